@@ -25,7 +25,6 @@ from typing import Any
 from salt.exceptions import SaltException
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.display import terminal
 from saltext.jobs.core.display.text import clean
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.options import kinds
@@ -62,7 +61,7 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def say(text: str) -> None:
     """Print a note, which is not part of the result, on one line of standard error."""
-    sys.stderr.write(f"{clean(text, terminal.encoding_of(sys.stderr))}\n")
+    sys.stderr.write(f"{clean(text)}\n")
     sys.stderr.flush()
 
 

@@ -47,7 +47,6 @@ _PAGES: dict[str, Callable[[Any, Page], None]] = {
         ("batch.status", "batch.start", "batch.run", "batch.wait", "batch.watch", "batch.retry"), batches.standing
     ),
     "batch.minions": batches.minions,
-    "batch.masters": batches.masters,
     "batch.failures": batches.failures,
     "job_retry.list": retries.entries,
     "job_retry.show": retries.entry,
@@ -101,7 +100,9 @@ def _drawn(draw: Callable[[Any, Page], None], data: Any) -> str:
         time.time(),
         jid_tz=datetime.timezone.utc if __opts__.get("utc_jid") else None,
         colours=colours or bool(__opts__.get("force_color")),
-        encoding="utf-8" if to_file else terminal.encoding_of(sys.stdout),
     )
     draw(data, page)
-    return page.text()
+    if to_file:
+        return page.text()
+    encoding = terminal.encoding_of(sys.stdout)
+    return page.text().encode(encoding, "backslashreplace").decode(encoding)

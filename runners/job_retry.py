@@ -215,10 +215,8 @@ def doctor() -> dict[str, Any]:
 
     The exit status of ``salt-run`` is 1 if something does not work or will soon fail, and 0 if all findings are advice.
 
-    :return: a dict with engine (whether it runs), process (its pid, user and host), job_cache (the one that gets the
-        returns), answers_proven (whether a minion's answer must be in the job cache before it counts), set_aside (names of
-        damaged records), refused (``{jid: reason}`` of jobs that the store refuses), findings (one sentence for each
-        thing that may need a change), and retcode (the exit status).
+    :return: a dict with engine (whether it runs), process (its pid, user and host), findings (one sentence for each thing
+        that may need a change; faults first), faults (how many of them are more than advice), and retcode (the exit status).
 
     CLI Example:
 

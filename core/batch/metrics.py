@@ -4,6 +4,7 @@ The figures of the batch_manager engine. Pure: their sources are arguments.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 from saltext.jobs.core.batch.gates import HELD
@@ -24,9 +25,9 @@ class Tally:
 
     def __init__(self, since: float = 0.0) -> None:
         self._since = since
-        self._counted: dict[str, dict[str, int]] = {}
+        self._counted: dict[str, Counter[str]] = {}
         self.batches = dict.fromkeys(OVER, 0)
-        self.minions = dict.fromkeys((outcome.value for outcome in Outcome), 0)
+        self.minions = Counter(dict.fromkeys((outcome.value for outcome in Outcome), 0))
 
     def look(self, batches: Collection[Batch]) -> None:
         """Count the minions that have ended since the last look. :param batches: the batches that have not ended."""
@@ -40,13 +41,10 @@ class Tally:
         del self._counted[batch.spec.jid]
 
     def _count(self, batch: Batch) -> None:
-        counts = {outcome.value: batch.counts[outcome] for outcome in Outcome}
-        known = self._counted.get(batch.spec.jid)
-        if known is None:
-            known = counts if batch.created < self._since else dict.fromkeys(counts, 0)
-        for name, number in counts.items():
-            self.minions[name] += max(0, number - known[name])  # a lost minion may have returned after all
-        self._counted[batch.spec.jid] = {name: max(number, known[name]) for name, number in counts.items()}
+        counts = Counter({outcome.value: batch.counts[outcome] for outcome in Outcome})
+        known = self._counted.get(batch.spec.jid, counts if batch.created < self._since else Counter())
+        self.minions.update(counts - known)  # fewer than before: a lost minion has returned after all
+        self._counted[batch.spec.jid] = counts | known
 
 
 def _state_of(batch: Batch) -> str:

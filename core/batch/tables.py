@@ -70,13 +70,6 @@ _BATCHES = Table(
     WORDS,
 )
 _MINIONS = Table("minion", "minions", (), "state", (*BAD, "active", "pending", Outcome.COMPLETED.value))
-_MASTERS = (
-    Column("ENGINE", "engine"),
-    Column("MASTER", "master", 7),
-    Column("STATE", "state"),
-    Column("HEARD", lambda row: f"{moments.span(row['silent_seconds'])} ago", rank=1),
-    Column("VERSION", lambda row: f"{row['version']}, Salt {row['salt']}", rank=2),
-)
 
 
 def listed(found: Sequence[Row], page: Page) -> None:
@@ -86,7 +79,7 @@ def listed(found: Sequence[Row], page: Page) -> None:
         page.next("batch.start TARGET FUNCTION", "batch.list")
         return
     page.line(_BATCHES.headline(found))
-    page.table(_BATCHES.columns, found)
+    page.table(_BATCHES.columns, found, len(found))
     waiting = [(batch["jid"], why) for batch in found if (why := _stands_still(batch, page))]
     for jid, why in waiting[:_WAITING]:
         page.line(f"{jid}: {why}", "  ", 3)
@@ -95,7 +88,7 @@ def listed(found: Sequence[Row], page: Page) -> None:
     if trouble:
         page.line(f"{trouble[0].upper()}{trouble[1:]}.")
     failed = ("batch.failures JID",) if any(_count(batch, _FAILED) for batch in found) else ()
-    page.next(*failed, *("batch.status", "batch.watch", "batch.minions", "batch.stop")[: 5 if failed else 4])
+    page.next(*failed, "batch.status", "batch.watch", "batch.minions", "batch.stop")
 
 
 def _stands_still(batch: Row, page: Page) -> str | None:
@@ -103,21 +96,6 @@ def _stands_still(batch: Row, page: Page) -> str | None:
     if batch["state"] == "paused":
         return _waits(batch, page)
     return str(batch["blocked_reason"]) if batch["state"] == "running" and batch.get("blocked_reason") else None
-
-
-def masters(found: Mapping[str, Any], page: Page) -> None:
-    """Show ``batch.masters``: who leads each engine, and who stands by."""
-    page.line(f"The site: {found['site']}, which answered within {1000 * found['store_seconds']:.0f} ms.")
-    rows = []
-    for engine, told in found["engines"].items():
-        lease = f", lease of {told['lease_seconds']:g} s left" if told["lease_seconds"] is not None else ""
-        leads = (
-            f"{told['leader']} leads since {page.when(told['since'])}{lease}" if told["leader"] else "no master leads"
-        )
-        page.line(f"{engine}: {leads}", "  ")
-        rows += [{"engine": engine, "master": name, **master} for name, master in told["masters"].items()]
-    page.table(_MASTERS, rows)
-    page.next("batch.doctor")
 
 
 # -- one batch ----------------------------------------------------------------------------------------------------------

@@ -41,7 +41,6 @@ class Display:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._live = terminal.is_terminal(stream)
-        self._encoding = terminal.encoding_of(stream)
         self._told: set[str] = set()
         self._waits = ""
         self._last = ""
@@ -56,7 +55,7 @@ class Display:
         # Pace and forecast change all the time: a terminal redraws them, but they are not worth a new line.
         width = terminal.width_of_terminal(self._stream) - 1 if self._live else None
         shown = summary if self._live else {**summary, "rate": None, "eta_seconds": None}
-        text = progress_line(shown, width, self._encoding)
+        text = progress_line(shown, width)
         if text == self._last:
             return
         if self._live:
@@ -89,7 +88,7 @@ class Display:
                 self._line(f"and {len(names) - len(few):,} more: {what}")
 
     def _line(self, text: str) -> None:
-        self._stream.write(f"{_ANEW if self._live else ''}{clean(text, self._encoding)}\n")
+        self._stream.write(f"{_ANEW if self._live else ''}{clean(text)}\n")
         self._stream.flush()
         if self._live:
             self._last = ""
@@ -106,12 +105,11 @@ def waiting_line(summary: Mapping[str, Any]) -> str:
     return f"{word(summary)}: {reason}{when}{steps}"
 
 
-def progress_line(summary: Mapping[str, Any], width: int | None = None, encoding: str = "utf-8") -> str:
+def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
     """
     Return the state of a batch in one line.
 
     :param width: most columns, since a line wider than the terminal could not be redrawn: what matters least is left out.
-    :param encoding: the terminal's encoding.
     """
     total = summary["total"] or 1
     ended = summary["completed"] + sum(summary.get(name) or 0 for name in BAD)
@@ -120,7 +118,7 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None, encoding
     parts = [f"{ended}/{summary['total']} {word(summary)}{engine}"]
     parts += [f"{summary[name]} {name}" for name in BAD if summary.get(name)]
     if summary.get("group"):
-        parts.append(f"group {clean(summary['group'], encoding)} ({summary['group_number']}/{summary['groups']})")
+        parts.append(f"group {clean(summary['group'])} ({summary['group_number']}/{summary['groups']})")
     parts += [f"{summary[name]} {name}" for name in ("active", "completed") if summary.get(name)]
     if summary.get("rate"):
         parts.append(f"{two_digits(summary['rate']):g}/min")

@@ -45,7 +45,7 @@ def _nested(data: Any, page: Page, indent: str) -> None:
 
 def _timed(name: str, value: Any, page: Page) -> Any:
     """Return a time, which the name tells, as people read it."""
-    return page.when(value) if value and name.endswith("_at") else value
+    return page.when(value) if value and (name.endswith("_at") or name == "since") else value
 
 
 def _plain(value: Any) -> str:
@@ -54,36 +54,18 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
-#: Facts of a doctor that are shown in words: for True, and for False.
-_WORDS = {
-    "engine": ("engine: runs", "engine: does not answer"),
-    "usable": ("driver: answers", "driver: does not answer"),
-    "returns_proven": ("returns: proven", "returns: not proven"),
-    "answers_proven": ("answers: proven", "answers: not proven"),
-}
-
-
 def doctor(data: Mapping[str, Any], page: Page) -> None:
-    """Show the result of a doctor: the state in one line, and each finding."""
-    findings = data["findings"]
-    told = [_WORDS[name][0 if value else 1] for name, value in data.items() if name in _WORDS]
-    rest = {name: value for name, value in data.items() if name not in (*_WORDS, "findings", "faults", "retcode")}
-    told += [f"{name.replace('_', ' ')}: {value}" for name, value in rest.items() if isinstance(value, (str, int))]
-    told += [f"since: {page.when(data['since'])}"] if data.get("since") else []
-    if told:
-        page.line("; ".join(told))
-    for name, value in rest.items():
-        if isinstance(value, Mapping) and value:
-            page.line(f"{name.replace('_', ' ')}: " + "; ".join(f"{key} ({why})" for key, why in value.items()), "  ")
-        elif isinstance(value, (list, tuple)) and value:
-            page.names(f"{name.replace('_', ' ')} ({len(value):,}):", [str(item) for item in value], 4)
-    page.gap()
-    if not findings:
-        page.line("Nothing needs a change.")
-        return
-    faults = data["faults"]
+    """Show the result of a doctor: each finding, faults first; then how things stand."""
+    findings, faults = data["findings"], data["faults"]
     page.line(f"{counted(faults, 'fault')}:" if faults else "Nothing is wrong.")
     for number, finding in enumerate(findings, 1):
         if number == faults + 1:
             page.line("Advice:")
         page.line(f"{number:2}. {finding}", "    ")
+    page.gap()
+    standing = {name: value for name, value in data.items() if name not in ("findings", "faults", "retcode")}
+    told = {
+        name: {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+        for name, value in standing.items()
+    }
+    facts({name.replace("_", " "): value for name, value in told.items() if value not in (None, [], {})}, page)

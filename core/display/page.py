@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import datetime
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,14 +71,10 @@ class Table:
     state: str | Callable[[Row], Any] = "state"
     order: tuple[str, ...] = ()
 
-    def counts(self, rows: Iterable[Row]) -> str:
-        """Return ``2 failed, 90 completed``: the number of rows in each state."""
-        found = collections.Counter(str(_of(row, self.state)) for row in rows)
-        return ", ".join(f"{found[state]:,} {state}" for state in sorted(found, key=self.rank))
-
     def headline(self, rows: Sequence[Row]) -> str:
-        """Return ``3 batches: 1 running, 2 complete``."""
-        counts = self.counts(rows)
+        """Return ``3 batches: 1 running, 2 complete``: how many rows there are, and in each state."""
+        found = collections.Counter(str(_of(row, self.state)) for row in rows)
+        counts = ", ".join(f"{found[state]:,} {state}" for state in sorted(found, key=self.rank))
         return f"{counted(len(rows), self.one, self.many)}{': ' if counts else ''}{counts}"
 
     def rank(self, state: Any) -> tuple[int, str]:
@@ -97,7 +93,6 @@ class Page:
     :param tz: the zone in which times are shown; None for that of this machine.
     :param jid_tz: the zone in which jids are made; None likewise.
     :param colours: whether states are coloured.
-    :param encoding: that of the terminal.
     """
 
     def __init__(
@@ -107,20 +102,14 @@ class Page:
         tz: datetime.tzinfo | None = None,
         jid_tz: datetime.tzinfo | None = None,
         colours: bool = False,
-        encoding: str = "utf-8",
     ) -> None:
         self.width, self.now, self.tz = max(_NARROWEST, width), now, tz
-        self.jid_tz, self._colours, self._encoding = jid_tz, colours, encoding
-        self._mark = self.clean(ELLIPSIS)
+        self.jid_tz, self._colours = jid_tz, colours
         self._lines: list[str] = []
 
     def text(self) -> str:
         """Return the whole page."""
         return "\n".join(self._lines)
-
-    def clean(self, value: Any) -> str:
-        """Return a value as a line of text for this terminal."""
-        return clean(value, self._encoding)
 
     # -- what is added ------------------------------------------------------------------------------------------------
 
@@ -131,12 +120,12 @@ class Page:
         :param indent: spaces with which all lines but the first begin.
         :param most: most lines; an omission is marked.
         """
-        cleaned = self.clean(text)
+        cleaned = clean(text)
         if most is not None:
-            cleaned = cut(cleaned, self.width * (most + 1), self._mark, middle=False)
+            cleaned = cut(cleaned, self.width * (most + 1), middle=False)
         lines = wrap(cleaned, self.width, indent)
         if most is not None and len(lines) > most:
-            lines = [*lines[: most - 1], cut(f"{lines[most - 1]} {self._mark}", self.width, self._mark, middle=False)]
+            lines = [*lines[: most - 1], cut(f"{lines[most - 1]} {ELLIPSIS}", self.width, middle=False)]
         self._lines.extend(line.rstrip() for line in lines)
 
     def gap(self) -> None:
@@ -150,26 +139,36 @@ class Page:
 
         :param most: most lines.
         """
-        room, head = self.width * most, self.clean(head)
-        shown = [cut(self.clean(name), room, self._mark) for name in names[: room // 3 + 1]]
+        shown = [cut(clean(name), self.width * most) for name in names[: self.width * most // 3 + 1]]
         while True:
-            left = len(names) - len(shown)
-            text = f"{head} {', '.join(shown)}" + (f", {self._mark} and {left:,} more" if left else "")
-            over = len(wrap(text, self.width, indent)) - most
-            if over <= 0 or len(shown) <= 1:
-                self.line(text, indent)
+            more = f", {ELLIPSIS} and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
+            lines = wrap(f"{clean(head)} {', '.join(shown)}{more}", self.width, indent)
+            if len(lines) <= most or len(shown) <= 1:
+                self._lines.extend(line.rstrip() for line in lines)
                 return
-            del shown[-max(1, len(shown) * (over - 1) // (over + most)) :]
+            del shown[-max(1, len(shown) // 20) :]
 
-    def table(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
-        """Add a table with a head; columns without room are left out, the others shrink."""
+    def listing(self, table: Table, rows: Sequence[Row]) -> None:
+        """Add the counts of a kind of row, and the first rows."""
+        self.line(table.headline(rows))
+        self.table(table.columns, rows)
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Row], most: int = ROWS, what: str = "") -> None:
+        """
+        Add a table with a head, unless it has no rows; columns without room are left out, the others shrink.
+
+        :param most: most rows; how many ``more`` there are is said, and ``what`` these are.
+        """
+        if not rows:
+            return
         cells = [[column.title for column in columns]]
-        for row in rows:
+        for row in rows[:most]:
             values = ((column, _of(row, column.value)) for column in columns)
-            cells.append([self.clean(self.age(value) if column.age else value) for column, value in values])
+            cells.append([clean(self.age(value) if column.age else value) for column, value in values])
         widths = self._widths(columns, cells)
         for texts in cells:
             self._lines.append(_GAP.join(self._cell(texts[at], columns[at], widths[at]) for at in widths).rstrip())
+        self.folded(len(rows), most, what)
 
     def _widths(self, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> dict[int, int]:
         """Return the width of each column that is shown."""
@@ -187,7 +186,7 @@ class Page:
         return widths
 
     def _cell(self, text: str, column: Column, width: int) -> str:
-        padded = pad(cut(text, width, cut(self._mark, width), column.names), width, column.right)
+        padded = pad(cut(text, width, middle=column.names), width, column.right)
         colour = _COLOURS.get(text) if self._colours else None
         return f"{colour}{padded}{_END}" if colour else padded
 

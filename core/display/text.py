@@ -16,53 +16,21 @@ from typing import Any
 
 #: Marks an omission.
 ELLIPSIS = "…"
-#: Combining marks that one character may bear; more are shown as escapes, so that no text grows without getting wider.
-_MARKS = 4
-#: These change how wide a terminal draws the character before them.
-_SELECTORS = (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
-#: Korean vowels and finals, which join the character before them.
-_JOINING = range(0x1160, 0x1200)
 #: A number that stays with the next word; longer ones are jids.
 _NUMBER = re.compile(r"\(?[0-9][0-9,.]{0,8}", re.ASCII)
 
 
-def clean(value: Any, encoding: str = "utf-8") -> str:
-    """
-    Return a value as one line of text without anything that is not printable.
-
-    :param encoding: that of the terminal; characters that it lacks are shown as escapes too.
-    """
+def clean(value: Any) -> str:
+    """Return a value as one line of text without anything that is not printable."""
     text = value if isinstance(value, str) else str(value)
-    if text.isascii() and text.isprintable():
+    if text.isprintable():
         return text
-    parts, marks = list[str](), _MARKS  # a mark at the beginning would combine with the character before this text
-    for char in text:
-        if not _is_shown(char, encoding):
-            parts.append("..." if char == ELLIPSIS else char.encode("unicode_escape").decode())
-            marks = 0
-        elif _columns(char):
-            parts.append(char)
-            marks = 0
-        else:
-            marks += 1
-            parts.append(char if marks <= _MARKS else char.encode("unicode_escape").decode())
-    return "".join(parts)
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_shown(char: str, encoding: str) -> bool:
-    if not char.isprintable() or any(ord(char) in selectors for selectors in _SELECTORS):
-        return False
-    try:
-        char.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return char.isascii()
-    return True
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 @functools.lru_cache(maxsize=4096)
 def _columns(char: str) -> int:
-    if unicodedata.category(char) in ("Mn", "Me") or ord(char) in _JOINING:
+    if unicodedata.category(char) in ("Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
@@ -90,9 +58,9 @@ def cut(text: str, width: int, mark: str = ELLIPSIS, middle: bool = True) -> str
     room = width - width_of(mark)
     if room <= 0:
         return mark[: max(0, width)]
-    pieces, tail = _pieces(text), room // 2 if middle else 0
-    end = len(text) - len(_taken(reversed(pieces), tail))
-    return _taken(pieces, room - tail) + mark + text[end:]
+    tail = room // 2 if middle else 0
+    end = len(text) - len(_taken(reversed(text), tail))
+    return _taken(text, room - tail) + mark + text[end:]
 
 
 def pad(text: str, width: int, right: bool = False) -> str:
@@ -137,30 +105,20 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 def _broken(word: str, width: int) -> Iterator[str]:
     """Divide a word that is too long into parts of at most ``width`` columns."""
-    while width_of(word) > width:
-        part = _taken(_pieces(word[: width * (_MARKS + 1)]), width)
+    while True:
+        part = _taken(word, width)
         yield part
         word = word[len(part) :]
-    yield word
+        if not word:
+            return
 
 
-def _pieces(text: str) -> list[str]:
-    """Return the characters, each with the marks on it."""
-    pieces: list[str] = []
-    for char in text:
-        if pieces and not _columns(char):
-            pieces[-1] += char
-        else:
-            pieces.append(char)
-    return pieces
-
-
-def _taken(pieces: Iterable[str], width: int) -> str:
-    """Return as many of the first pieces as fit."""
+def _taken(chars: Iterable[str], width: int) -> str:
+    """Return as many of the first characters as fit; they take one column at least."""
     found = ""
-    for piece in pieces:
-        width -= width_of(piece)
+    for char in chars:
+        width -= _columns(char)
         if width < 0:
             break
-        found += piece
+        found += char
     return found

@@ -5,7 +5,7 @@ The findings of the doctors that are the same for every engine: one sentence for
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import salt.version
@@ -15,13 +15,32 @@ from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_file
 from saltext.jobs.core.engine import masters, requests
 from saltext.jobs.core.engine.feeder import why_unproven
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
 from saltext.jobs.core.options import is_configured
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.version import VERSION
 
 #: Seconds by which a master's clock may differ from the site's.
 SKEW = 2.0
+
+
+def examine(opts: Mapping[str, Any], engine: str, own: Iterable[str], **more: Any) -> dict[str, Any]:
+    """
+    Return what the doctor of an engine returns: how the engine stands, with ``more``, and what was found.
+
+    :param own: the findings about the engine's own options and work. Where that raises, it becomes a finding.
+    """
+    found = around(opts, engine)
+    try:
+        for finding in own:
+            found.append(finding)
+    except SettingsError as exc:
+        found.append(f"the engine does not start: {exc}")
+    except EngineAbsent as exc:
+        found.append(str(exc))
+    except OSError as exc:
+        found.append(f"not all that the engine works on can be read: {exc}")
+    return examined({**requests.leading(opts, engine), "engine": is_well(opts, engine), **more}, found)
 
 
 def around(opts: Mapping[str, Any], engine: str) -> list[str]:
@@ -31,17 +50,12 @@ def around(opts: Mapping[str, Any], engine: str) -> list[str]:
     kept = [] if path is None else [path, pathlib.Path(site.tables.place)]
     return [
         *about_engine(opts, engine),
-        *_about_database(opts, engine),
+        *_about_database(opts),
         *_about_folders(opts, kept),
         *(about_disk(path) if path is not None else ()),
         *_about_cluster(opts),
         *about_masters(opts, engine),
     ]
-
-
-def standing(opts: Mapping[str, Any], engine: str, found: list[str], **more: Any) -> dict[str, Any]:
-    """Return what a doctor returns: how the engine stands, with ``more`` of its own, and what was found."""
-    return examined({**requests.leading(opts, engine), "engine": is_well(opts, engine), **more}, found)
 
 
 def is_well(opts: Mapping[str, Any], engine: str) -> bool:
@@ -71,7 +85,7 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
     return [other] if other else []
 
 
-def _about_database(opts: Mapping[str, Any], engine: str) -> list[str]:
+def _about_database(opts: Mapping[str, Any]) -> list[str]:
     try:
         site_of(opts).tables.open()
     except (StateError, OSError) as exc:
@@ -107,31 +121,26 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
         leader = site.leader(engine) if site.is_led(engine) else None
     except OSError as exc:
         return [f"the state of the masters cannot be read: {exc}"]
-    found += [
-        f"the clock of the master {master.name} differs from that of {site.place} by {abs(master.ahead):.0f} s: set both by "
-        "one time server"
-        for master in there
-        if abs(master.ahead) > SKEW
-    ]
-    ours = {
-        "saltext-jobs": VERSION,
-        "Salt": salt.version.__version__,
-        "the job cache": masters.job_cache_of(opts),
-    }
+    ours = {"saltext-jobs": VERSION, "Salt": salt.version.__version__, "the job cache": masters.job_cache_of(opts)}
     for master in there:
+        name = master.name
+        if abs(master.ahead) > SKEW:
+            ahead = f"the clock of the master {name} differs from that of {site.place} by {abs(master.ahead):.0f} s"
+            found.append(f"{ahead}: set both by one time server")
+        if name == here:
+            continue
         theirs = {"saltext-jobs": master.version, "Salt": master.salt, "the job cache": master.job_cache}
         found += [
-            f"{what} is {theirs[what]} on the master {master.name}, and {ours[what]} on this one, {here}: all masters of a "
-            "site need the same; after a change restart the master"
+            f"{what} is {theirs[what]} on the master {name}, and {ours[what]} on this one, {here}: all masters of a site "
+            "need the same; after a change restart the master"
             for what in ours
-            if master.name != here and theirs[what] != ours[what]
+            if theirs[what] != ours[what]
         ]
-    found += [
-        f"the masters {master.name} and {here} have not accepted the keys of the same minions: accept them on both, or a "
-        "batch fails on minions that the leading one does not know"
-        for master in there
-        if master.name != here and master.keys != keys
-    ]
+        if master.keys != keys:
+            found.append(
+                f"the masters {name} and {here} have not accepted the keys of the same minions: accept them on both, or a "
+                "batch fails on minions that the leading one does not know"
+            )
     is_several = opts.get("saltext_jobs_site") and engine != JOB_RECORDER
     if leader and is_several and not any(master.name != leader.master for master in there):
         found.append(

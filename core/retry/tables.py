@@ -13,7 +13,7 @@ from typing import Any
 
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.facts import facts
-from saltext.jobs.core.display.page import ROWS, Column, Page, Row, Table
+from saltext.jobs.core.display.page import Column, Page, Row, Table
 from saltext.jobs.core.retry.entry import State
 
 #: Most reasons that are shown.
@@ -51,15 +51,9 @@ def entries(found: Sequence[Row], page: Page) -> None:
             page.line(f"  {state} {number:,}: {why}", "    ", 4)
     page.folded(len(reasons), _REASONS, " reasons")
     page.gap()
-    rows = sorted(found, key=lambda entry: _ENTRIES.rank(entry["state"])[0])[:ROWS]
-    page.table(_ENTRIES.columns, rows)
-    page.folded(len(found), len(rows))
+    page.table(_ENTRIES.columns, sorted(found, key=lambda entry: _ENTRIES.rank(entry["state"])[0]))
     stuck = any(entry["state"] in _STUCK for entry in found)
-    steps = (
-        ["job_retry.retry", "job_retry.cancel", "job_retry.purge"]
-        if stuck
-        else ["job_retry.replay MINION", "job_retry.cancel"]
-    )
+    steps = ("retry", "cancel", "purge") if stuck else ("replay MINION", "cancel")
     page.next("job_retry.show MINION JID", *steps)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.display.command import published_words
-from saltext.jobs.core.display.page import ROWS, Column, Page, Row, Table
+from saltext.jobs.core.display.page import Column, Page, Row, Table
 from saltext.jobs.core.display.reasons import reasons
 from saltext.jobs.core.display.text import counted, target
 
@@ -71,15 +71,10 @@ _LAST = Table(
 def search(found: Mapping[str, Any], page: Page) -> None:
     """Show ``job_cache.search``: all jobs that match."""
     jobs = found["jobs"]
-    if not jobs:
-        page.line("No job was found.")
-    else:
-        failed, missing = (sum(1 for job in jobs if job[name]) for name in ("Failed", "Missing"))
-        page.line(
-            f"{counted(len(jobs), 'job')}, newest first: {failed:,} with failures, "
-            f"{missing:,} with minions that have not returned"
-        )
-        page.table(_FOUND, [{**job, "begun": _begun(job["JID"], page)} for job in jobs])
+    failed, missing = (sum(1 for job in jobs if job[name]) for name in ("Failed", "Missing"))
+    many = f"{counted(len(jobs), 'job')}, newest first: {failed:,} with failures"
+    page.line(f"{many}, {missing:,} with minions that have not returned" if jobs else "No job was found.")
+    page.table(_FOUND, [{**job, "begun": _begun(job["JID"], page)} for job in jobs], len(jobs))
     if found.get("next"):
         page.line(f"There are more: search on with after={found['next']}")
     if jobs:
@@ -102,19 +97,15 @@ def outcome(found: Mapping[str, Any], page: Page) -> None:
     if owed is None:
         page.line("Which minions are owed it is not known: the retry queue cannot be read.")
     reasons(found["groups"], page)
-    if owed:
-        page.next(f"job_retry.list jid={found['jid']}", "jobs.lookup_jid")
-    else:
-        page.next(f"jobs.lookup_jid {found['jid']}", "job_cache.search")
+    steps = ("job_retry.list jid=", "jobs.lookup_jid") if owed else ("jobs.lookup_jid ", "job_cache.search")
+    page.next(f"{steps[0]}{found['jid']}", steps[1])
 
 
 def running(found: Mapping[str, Any], page: Page) -> None:
     """Show ``job_cache.running``: what runs, since when, and on how many minions."""
     jobs, silent = found["jobs"], found["silent"]
     page.line(f"{_RUNNING.headline(jobs)}; {counted(found['asked'], 'minion')} asked")
-    if jobs:
-        page.table(_RUNNING.columns, jobs[:ROWS])
-        page.folded(len(jobs), ROWS)
+    page.table(_RUNNING.columns, jobs)
     if silent:
         page.names(f"did not answer, so it is not known what they run, {len(silent):,}:", silent, _NAMES)
     for what in dict.fromkeys(job["kill"].replace(job["jid"], "JID") for job in jobs):
@@ -129,9 +120,7 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
         return
     rows = [{**one, "minion": minion, "last": one["outcome"] or "never"} for minion, one in found.items()]
     rows.sort(key=lambda row: (_LAST.rank(row["last"]), row["at"] or 0.0, row["minion"]))
-    page.line(_LAST.headline(rows))
-    page.table(_LAST.columns, rows[:ROWS])
-    page.folded(len(rows), ROWS)
+    page.listing(_LAST, rows)
     page.next("job_cache.outcome JID", "job_retry.list")
 
 

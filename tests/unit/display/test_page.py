@@ -80,11 +80,6 @@ def test_the_next_commands_are_one_line_with_those_of_the_same_runner_in_short()
     assert made.text() == ("Next: salt-run batch.watch 20260516101112131415 (or minions, pause, jobs.list_jobs)")
 
 
-def test_a_terminal_without_the_ellipsis_gets_dots():
-    assert lines_of(54, [ROW], encoding="ascii")[1].endswith("it may ...")
-    assert all(line.isascii() for line in lines_of(54, [{**ROW, "minion": "服务器"}], encoding="ascii"))
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | ANYTHING,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ANYTHING, inner, max_size=4),
@@ -114,28 +109,20 @@ def test_very_many_facts_take_no_more_than_a_few_screens():
     assert made.text().endswith("more lines; --out=json shows all")
 
 
-def test_a_doctor_says_how_things_stand_and_each_finding():
+def test_a_doctor_says_what_is_wrong_and_then_how_things_stand():
     made = page(60)
     found = ["the engine runs, and has not taken a request for 40 s: look in the master's log", "a\x1b[2J"]
-    facts.doctor(
-        {
-            "engine": True,
-            "since": NOW - 60,
-            "job_cache": "salt_cache",
-            "set_aside": ["1", "2"],
-            "findings": found,
-            "faults": 1,
-        },
-        made,
-    )
+    standing = {"engine": True, "since": NOW - 60, "process": None, "job_cache": "salt_cache", "set_aside": ["1", "2"]}
+    facts.doctor({**standing, "findings": found, "faults": 1, "retcode": 1}, made)
     assert made.text().split("\n") == [
-        "engine: runs; job cache: salt_cache; since: 2026-05-17",
-        "06:39:00 (1 min ago)",
-        "set aside (2): 1, 2",
-        "",
         "1 fault:",
         " 1. the engine runs, and has not taken a request for 40 s:",
         "    look in the master's log",
         "Advice:",
         " 2. a\\x1b[2J",
+        "",
+        "engine: yes",
+        "since: 2026-05-17 06:39:00 (1 min ago)",
+        "job cache: salt_cache",
+        "set aside: 1, 2",
     ]

@@ -24,7 +24,6 @@ HARMFUL = [
     "\ufeff",
     "\ud800",
     "\U000e0041",
-    "\ufe0f",
 ]
 
 
@@ -43,25 +42,9 @@ def test_whatever_the_text_is_what_is_shown_is_printable(text):
     assert clean(clean(text)) == clean(text)
 
 
-@given(ANYTHING)
-def test_a_terminal_gets_no_character_that_it_does_not_have(text):
-    clean(text, "ascii").encode("ascii")
-    clean(text, "iso-8859-1").encode("iso-8859-1")
-
-
 def test_plain_text_stays_as_it_is():
     for text in ("web1.example.com", "café", "服务器-1", "straße", "ภาษาไทย", "e\u0301"):
         assert clean(text) == text
-
-
-def test_a_mark_that_would_combine_with_another_text_is_shown_as_its_escape():
-    assert clean("\u0301web") == "\\u0301web"
-
-
-def test_no_character_bears_more_marks_than_writing_needs():
-    shown = clean("a" + "\u0301" * 1000)
-    assert shown.count("\u0301") == 4
-    assert width_of(shown) > 1000
 
 
 @pytest.mark.parametrize(
@@ -72,7 +55,6 @@ def test_no_character_bears_more_marks_than_writing_needs():
         ("e\u0301", 1),
         ("ＷＥＢ", 6),
         ("한글", 4),
-        ("\u1112\u1161\u11ab", 2),
         ("ภาษาไทย", 7),
         ("🚀", 2),
     ],
