@@ -34,6 +34,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.feeder import Feeder, Follower, why_unproven
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
@@ -75,10 +76,10 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
     forget = functools.partial(worker.call, cache.forget) if is_fed and not unproven else None
     questions = Questions(loop, publisher, kept=not (is_fed and unproven), forget=forget)
 
-    def log_for(follower: Follower) -> Log:
+    def log_for(follower: Follower, cursor: Position | None) -> Log:
         if is_fed:
             Feeder(loop, bus, cache, worker, site.log_writer(), follower, questions.wants, unproven)
-        return site.log()
+        return site.log(cursor)
 
     return Ports(
         loop=loop,

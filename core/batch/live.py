@@ -17,6 +17,7 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.store import Asks, BatchStore, ask_of, change_of
 from saltext.jobs.core.engine.alarm import Alarm, Clock
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.master.events import function_of
 
 log = lines.logger(__name__)
@@ -34,6 +35,7 @@ class Turns:
     :param disk: the thread that waits for the disk.
     :param store: writes rows; used in that thread.
     :param perform: carries out effects of a batch; it must not raise.
+    :param position: returns the place in the log up to which batches have taken it; it is written with what they took.
     """
 
     def __init__(
@@ -42,8 +44,11 @@ class Turns:
         disk: Worker,
         store: BatchStore,
         perform: Callable[[Live, Sequence[facts.Effect]], None],
+        position: Callable[[], Position | None],
     ) -> None:
         self._loop, self._disk, self._store, self._perform = loop, disk, store, perform
+        self._position = position
+        self._written: Position | None = None  # what was written last
         self._changed: dict[Live, None] = {}  # since they were written
         #: What is to be done once that is durable, in this order: effects of a batch, and futures.
         self._todo: list[tuple[Live, Sequence[facts.Effect], Any]] = []
@@ -71,7 +76,8 @@ class Turns:
 
     def write(self) -> None:
         """Write what has changed, and go on with what waits for that; also after the disk has failed."""
-        if not (self._is_writing or self._is_over):
+        is_new = self._changed or self._todo or self._position() != self._written
+        if is_new and not (self._is_writing or self._is_over):
             self._is_writing = True
             self._loop.spawn_callback(self._write)
 
@@ -94,9 +100,10 @@ class Turns:
     async def _write_once(self) -> bool:
         """Write what has changed so far, do what waited for that, and tell whether that was possible."""
         count, changes = len(self._todo), {live: change_of(live.batch, live.asks) for live in self._changed}
+        position = self._position()
         self._changed.clear()
         try:
-            await self._disk.call(self._store.write, list(changes.values()), count > 0)
+            await self._disk.call(self._store.write, list(changes.values()), count > 0, position)
         except Exception as exc:
             for live, change in changes.items():
                 live.batch.touched.update(change.parts)
@@ -112,6 +119,7 @@ class Turns:
         if self.stands_still:
             log.info("The batches are written down again and go on")
             self.stands_still = False
+        self._written = position
         todo, self._todo = self._todo[:count], self._todo[count:]
         for live, effects, done in todo if not self._is_over else ():
             live.waiting -= 1

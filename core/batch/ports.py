@@ -24,6 +24,7 @@ from saltext.jobs.core.engine.feeder import Follower
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
@@ -35,7 +36,7 @@ from saltext.jobs.core.site import Log
 class Ports:
     """
     * ``loop``: the engine's tornado loop. ``clock``: the time of deadlines. ``wall``: returns Unix time, as files have it.
-    * ``log``: returns the log of the masters for its reader.
+    * ``log``: returns the log of the masters for its reader, from a place on.
     * ``cache`` and ``returns`` are used in ``cache_worker`` only; ``permission`` in ``rights_worker``.
     * ``runner``: calls a runner function, as ``call_runner``.
     * ``can_queue``: whether the retry queue's engine runs.
@@ -56,7 +57,7 @@ class Ports:
     questions: Questions
     cache: JobCache
     returns: Returns
-    log: Callable[[Follower], Log]
+    log: Callable[[Follower, Position | None], Log]
     store: BatchStore
     inbox: Inbox
     cache_worker: Worker

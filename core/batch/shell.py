@@ -31,6 +31,7 @@ from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import NotYet, StateError
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ledger.batches import Kind
+from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.log.records import EVERY_JOB, Published, Record
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
@@ -63,14 +64,15 @@ class BatchShell:
     ) -> None:
         self._ports, self._interval = ports, interval
         self._sharing = sharing(settings.max_in_flight, ports.loop, ports.clock, self._tell)
-        self._proof = Proof(ports.loop, ports.clock, ports.log(self), self)
+        self._proof = Proof(ports.loop, ports.clock, ports.log(self, ports.store.cursor()), self)
         ports.questions.read_log = self._proof.read_on
         self._effects = Effects(ports, self._close, self._proof.read_on)
-        self._turns = Turns(ports.loop, ports.disk_worker, ports.store, self._effects.perform)
+        self._turns = Turns(ports.loop, ports.disk_worker, ports.store, self._effects.perform, self._position)
         self.history = History()
         control = {verb: functools.partial(self._control, make) for verb, make in _WISHES.items()}
         self.service = Service(ports.loop, ports.inbox, {"start": self._start_batch, **control})
         self._timer: Any = None  # of the next maintenance
+        self._is_complete = False  # all batches that are on the disk are told what the log has
         self.live: dict[str, Live] = {}
         self._adopted: dict[Live, None] = {}  # those of ``live`` that were not told yet that this engine has started
         self._tally = Tally(ports.clock.now())
@@ -81,8 +83,8 @@ class BatchShell:
 
     def _begin(self) -> None:
         """Adopt the batches that an earlier engine left, take the requests made meanwhile, and go on."""
-        self._proof.start()  # first, so that no return is missed between the search for earlier ones and the log
-        self._maintain()
+        self._maintain()  # first, so that each batch is told what the log has had since it was written
+        self._proof.start()
         log.info("Carrying on %d batches", len(self.live))
 
     def take_requests(self) -> None:
@@ -98,6 +100,10 @@ class BatchShell:
             **of_publisher(BATCH_MANAGER, ports.publisher),
             **of_bus(BATCH_MANAGER, ports.bus),
         }
+
+    def _position(self) -> Position | None:
+        """Return up to which place of the log all batches have been told what it has; None if that is not known."""
+        return self._proof.position if self._is_complete else None
 
     def _tell(self, jid: str, fact: facts.Fact) -> None:
         """Have a batch take a fact, unless it has ended."""
@@ -306,7 +312,7 @@ class BatchShell:
         """Do the regular work, also at the start. A step that fails is repeated next time, and does not stop the others."""
         self._timer = self._ports.loop.call_later(self._interval, self._maintain)
         self._attempt("the batches", self._adopt_all)
-        if self._turns.stands_still:
+        if self.live:
             self._turns.write()
         self.take_requests()  # first, so that a batch that is to stop sends no more
         for live in list(self._adopted):
@@ -346,7 +352,8 @@ class BatchShell:
         for jid in store.jids(Kind.OPEN):
             if jid not in self.live:
                 self._attempt(f"batch {jid}", self._adopt, jid)
-        self._sharing.note_completeness(all(jid in self.live for jid in store.jids(Kind.OPEN)))
+        self._is_complete = all(jid in self.live for jid in store.jids(Kind.OPEN))
+        self._sharing.note_completeness(self._is_complete)
 
     def _adopt(self, jid: str) -> None:
         store = self._ports.store

@@ -35,6 +35,7 @@ from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.ledger import batches
 from saltext.jobs.core.ledger.batches import Change, Kind
+from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
@@ -131,9 +132,15 @@ class BatchStore:
         """Return the jids of the batches of these kinds, oldest first. :raises OSError:"""
         return sorted(jid for kind in kinds for jid in batches.jids(self._tables, kind))
 
-    def write(self, changes: Sequence[Change], durable: bool = True) -> None:
-        """Store what has changed; all of it or nothing. Blocks. :raises OSError:"""
-        batches.write(self._tables, changes, self._lease, durable)
+    def write(self, changes: Sequence[Change], durable: bool = True, cursor: Position | None = None) -> None:
+        """Store what has changed, and up to which place the log was read; all of it or nothing. Blocks. :raises OSError:"""
+        batches.write(self._tables, changes, self._lease, durable, cursor)
+
+    def cursor(self) -> Position | None:
+        """Return up to which place of the log the open batches have taken it; None if that is not known, or none is open."""
+        with contextlib.suppress(OSError):
+            return batches.cursor(self._tables) if batches.jids(self._tables, Kind.OPEN) else None
+        return None
 
     def set_aside(self, jid: str) -> None:
         """Have no engine read a batch again. :raises OSError:"""

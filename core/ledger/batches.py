@@ -7,13 +7,18 @@ All functions raise OSError when the database cannot be used now.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+import msgpack
+
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ledger import meta
+from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.ledger.tables import BATCHES, PARTS, Execute, Tables
 
@@ -56,14 +61,23 @@ _READ = f"""SELECT '', spec, body FROM {BATCHES} WHERE {_IS} AND kind <> {Kind.A
 _KIND = f"SELECT kind FROM {BATCHES} WHERE {_IS}"
 _OF_KIND = f"SELECT jid FROM {BATCHES} WHERE kind = ? ORDER BY jid"
 _SET_ASIDE = f"UPDATE {BATCHES} SET kind = {Kind.ASIDE.value}, at = {{now}} WHERE {_IS}"
+#: The place in the log up to which the open batches have taken it.
+_CURSOR = "batch_manager", "cursor"
 _OLD = f"SELECT jid FROM {BATCHES} WHERE kind = ? AND at < ?"
 
 
-def write(tables: Tables, changes: Iterable[Change], lease: Lease | None = None, durable: bool = True) -> None:
+def write(
+    tables: Tables,
+    changes: Iterable[Change],
+    lease: Lease | None = None,
+    durable: bool = True,
+    cursor: Position | None = None,
+) -> None:
     """
     Store what has changed of batches; all of it or nothing.
 
     :param durable: whether that must survive a power cut when this returns.
+    :param cursor: up to which place of the log that and all before it came of it; None if that is not known.
     """
     update, insert = (query.format(now=tables.dialect.now) for query in (_UPDATE, _INSERT))
 
@@ -76,6 +90,8 @@ def write(tables: Tables, changes: Iterable[Change], lease: Lease | None = None,
                 execute(_PUT, (jid, minion, tables.seal.put(part, PARTS, jid, minion)))
             for (engine, request_id), ask in asks.items():
                 Requests(tables, engine).put(execute, request_id, ask)
+        if cursor is not None:
+            meta.put(tables, execute, *_CURSOR, msgpack.packb(cursor._asdict()))
 
     tables.write(work, lease, durable)
 
@@ -99,6 +115,14 @@ def read(tables: Tables, jid: str) -> tuple[bytes, bytes, dict[str, bytes]] | No
         (genuine(spec, BATCHES, jid, _SPEC), genuine(body, BATCHES, jid)) for minion, spec, body in rows if not minion
     ]
     return (*own[0], parts) if own else None
+
+
+def cursor(tables: Tables) -> Position | None:
+    """Return the place in the log that was written last; None if there is none that can be used."""
+    body = meta.get(tables, *_CURSOR)
+    with contextlib.suppress(ValueError, msgpack.UnpackException):
+        return Position.from_record(msgpack.unpackb(body or b""))
+    return None
 
 
 def kind_of(tables: Tables, jid: str) -> Kind | None:

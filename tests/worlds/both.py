@@ -41,8 +41,8 @@ class Batches(BatchStore):
         super().__init__(opts, lease)
         self._written = written
 
-    def write(self, changes, durable=True):
-        super().write(changes, durable)
+    def write(self, changes, durable=True, cursor=None):
+        super().write(changes, durable, cursor)
         for change in changes:
             self._written(change)
 
@@ -66,8 +66,8 @@ class Permission:
 class Log(Reader):
     """Tells a killed engine nothing."""
 
-    def __init__(self, life):
-        super().__init__(life.world.site.tables)
+    def __init__(self, life, cursor):
+        super().__init__(life.world.site.tables, cursor)
         self._life = life
 
     def read(self):
@@ -127,7 +127,7 @@ class Both(World):
             questions=Questions(life, publisher, self.virtual.steady),
             cache=cache,
             returns=self.returns_from(cache),
-            log=lambda follower: Log(life),
+            log=lambda follower, cursor: Log(life, cursor),
             store=Batches(self.opts, self.batch_lease, self.has_changed),
             inbox=Inbox(self.opts, BATCH_MANAGER, self.batch_lease),
             cache_worker=Worker(life, lambda: True),

@@ -23,14 +23,11 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.retry.entry import ENDED, State
 from tests import many_worlds
 from tests.worlds.both import Both
-from tests.worlds.site import SYNCED
 
 #: Seconds from the moment at which an engine can know of a wish until it must be heeded: a publish may be under way.
 HEEDED = 2.0
 #: The same, if one engine has to tell the other.
 PASSED_ON = 30.0
-#: Seconds until the batch engine has read of a kill in the log.
-READ = 1.0
 #: Seconds for which everybody waits in the end, while minions are still away.
 CALM = 300.0
 #: A window that is open for two of four minutes in the first three hours, and from then on.
@@ -196,14 +193,8 @@ class Together(Both):
     def crash_batches(self):
         super().crash_batches()
         self.trouble_at = math.inf
-        self._forget_kills(READ)
         for each in self.ignored:
             self.ignored[each] = 2  # what it has answered may be forgotten, so it answers the next question
-
-    def _forget_kills(self, age):
-        """The batch engine does not know the kills of the last seconds."""
-        known = {key: at for key, at in self.killed_at.items() if self.now - at >= age or key in self.handed_over}
-        self.killed_at = known
 
     def boot(self):
         super().boot()
@@ -332,9 +323,7 @@ class Together(Both):
         if jid:
             targets = self._some()
             self.gone |= {(name, jid) for name in targets}
-            # A batch learns of a kill while its engine runs.
-            known = self.handed_over | (self.sent if self.batch_life else set())
-            for key in known.intersection((name, jid) for name in targets):
+            for key in (self.handed_over | self.sent).intersection((name, jid) for name in targets):
                 self.killed_at.setdefault(key, self.now)
             self.kill(jid, targets=targets)
 
@@ -450,7 +439,6 @@ class Cuts(Together):
         self.disk.cut_power()
         self.forget_returns()
         self.begins_heard.clear()
-        self._forget_kills(SYNCED)
         signals = [record for record in self.disk.log if isinstance(record, Published) and record.ends]
         kills = {(name, jid) for signal in signals for jid in signal.ends for name in signal.minions}
         self.killed_at = {key: at for key, at in self.killed_at.items() if key in kills}

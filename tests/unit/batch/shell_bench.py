@@ -396,12 +396,12 @@ class ShellBench:
             keep=86400.0,
         )
 
-    def log_for(self, follower):
+    def log_for(self, follower, cursor):
         if not self.logged:
             writer, asks, now = self.site.log_writer(), self.questions.wants, self.virtual.steady
             cache, worker = self.master.cache, FakeWorker()
             Feeder(self.virtual.loop, self.bus, cache, worker, writer, follower, asks, self.unproven, now)
-        return self.site.log()
+        return self.site.log(cursor)
 
     async def call_runner(self, fun, words, timeout, on_behalf):
         self.called.append((fun, tuple(words)))

@@ -64,6 +64,23 @@ def test_nothing_else_does(bench, record):
     assert killed_by(bench, record) == {"a": "lost", "b": "completed"}
 
 
+@pytest.mark.parametrize("is_heard", [True, False], ids=["just before the engine dies", "while no engine runs"])
+def test_a_signal_counts_whenever_it_comes(bench, is_heard):
+    bench.begin("ab", "1", presence="none")
+    assert bench.run(5.0, lambda: bench.master.minions["a"].runs)
+    if is_heard:
+        bench.run(2.0)  # all before is written
+        assert bench.master.cache.log.append(signal())
+        assert bench.run(1.0, lambda: bench.batch().flights["a"].signalled)
+    else:
+        bench.shell.close()
+        assert bench.master.cache.log.append(signal())
+    bench.virtual.loop.remove_timeout(bench.master.minions["a"].runs.pop(JID))
+    bench.restart()
+    bench.end()
+    assert bench.states() == {"a": "killed", "b": "completed"}
+
+
 @pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
 def test_a_minion_is_handed_over_only_once_the_log_tells_of_no_signal(tmp_path, killed):
     away = FakeMinion("a", there=False)
