@@ -8,7 +8,6 @@ import importlib.metadata
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -287,69 +286,6 @@ def test_an_uninstall_leaves_nothing_but_the_namespace_of_all_extensions(fresh):
     assert len(fresh.files()) > 100
     fresh.pip("uninstall", "-qq", "-y", "saltext-jobs")
     assert fresh.files() - fresh.before <= {pathlib.Path("saltext")}
-
-
-# -- Salt from its packages --------------------------------------------------------------------------------------------
-
-#: The changes that relenv, which builds these packages, makes to their Python: it knows its root, and its pip counts the
-#: modules of that Python as installed even when it installs into another folder. And the change that Salt makes: that folder
-#: comes first.
-OF_RELENV = """\
-import pathlib, sys, relenv.runtime; sys.RELENV = pathlib.Path(sys.prefix); sys.meta_path.insert(0, relenv.runtime.importer)
-"""
-OF_SALT = "import sys; sys.path.insert(0, '{}/extras-%d.%d' % sys.version_info[:2])"
-
-
-class Onedir(Environment):
-    """The layout of packages of Salt, whose ``salt-pip`` installs into ``extras-3.<minor>`` beside their own Python."""
-
-    def __init__(self, folder, builder, *wheels):
-        super().__init__(folder / "opt" / "saltstack" / "salt")
-        self.folder, self.wheels = folder / "opt" / "saltstack" / "salt", folder / "wheels"
-        self.extras = self.folder / "extras-{}.{}".format(*sys.version_info)
-        self.require(["pip", "salt>=3006"])
-        (self.site / "relenv").symlink_to(builder / "relenv")
-        (self.site / "relenv.pth").write_text(OF_RELENV)
-        (self.site / "salt.pth").write_text(OF_SALT.format(self.folder))
-        self.script("salt-pip")
-        self.wheels.mkdir()
-        for wheel in wheels:
-            shutil.copy(wheel, self.wheels)
-
-    def salt_pip(self, *arguments):
-        source = ("--no-index", "--find-links", self.wheels) if arguments[0] == "install" else ()
-        return self.run("salt-pip", *arguments, *source, SALT_CONFIG_DIR=str(self.wheels))
-
-    def version(self):
-        """The version of the extension in it."""
-        (found,) = self.extras.glob("saltext_jobs-*.dist-info")
-        return found.name.removeprefix("saltext_jobs-").removesuffix(".dist-info")
-
-
-@pytest.fixture
-def onedir(builder, wheel, source, tmp_path):
-    run(*PIP, "install", "-qq", "--no-deps", "--target", builder, "relenv==0.22.31")
-    later = shutil.copytree(source, tmp_path / "later")
-    version = later / "package" / "__init__.py"
-    version.write_text(re.sub('__version__ = ".+"', '__version__ = "1000.0.0"', version.read_text()))
-    run(*PIP, "wheel", "-qq", "--no-deps", "--no-build-isolation", "-w", tmp_path, later, PYTHONPATH=str(builder))
-    return Onedir(tmp_path, builder, wheel, *tmp_path.glob("*.whl"))
-
-
-@pytest.mark.slow
-def test_salt_pip_installs_upgrades_downgrades_and_removes_as_documented(onedir, wheel, master_config):
-    ours = f"saltext-jobs=={metadata(wheel)['Version']}"
-    onedir.salt_pip("install", ours)
-    assert not list(onedir.extras.glob("salt")), "Salt's own modules are not installed once more"
-    without = ["returners/pgjsonb_bulk", "cache/postgresql"]
-    check(onedir, master_config(), onedir.extras / "saltext/jobs", without)
-    assert "Installing" not in onedir.salt_pip("install", "saltext-jobs")
-    onedir.salt_pip("install", "--upgrade", "saltext-jobs")
-    assert onedir.version() == "1000.0.0"
-    onedir.salt_pip("install", ours)
-    assert ours.endswith(f"=={onedir.version()}")
-    onedir.salt_pip("uninstall", "-y", "saltext-jobs")
-    assert not list(onedir.extras.rglob("*.py"))
 
 
 def _by_the_way(path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import pytest
 
 from saltext.jobs.core.batch.store import BatchStore
@@ -90,14 +88,3 @@ def test_its_maintenance_finds_nothing_to_recover(opts, outside, shown):
     maintenance.handle_batch_jobs()
     assert outside.done == []
     assert batch_state.read_active_index(opts) == set()
-
-
-def test_it_reads_the_file_once_however_many_events_there_are(manager, shown, monkeypatch):
-    reads = []
-    true = batch_state.read_batch_state
-    monkeypatch.setattr(batch_state, "read_batch_state", lambda *args: reads.append(args) or true(*args))
-    for event in [*events_of(OURS.jid)[:2], *[events_of(OURS.jid)[-1]] * 50]:
-        manager._handle_event(event)
-        manager._tick()
-    assert len(reads) == 1
-    assert pathlib.Path(shown).stat().st_size < 1000

@@ -185,30 +185,6 @@ def test_a_job_of_several_functions_counts_as_one(minion, trace, jid):
     assert minion.seen(jid)[jid]["state"] == "ended"
 
 
-def _as_salt_does(minion, jid, *calls):
-    """Have a job of several functions arrive (``Minion._thread_multi_return``): what each returns, or its error."""
-    data = {"jid": jid, "fun": [fun for fun, *_ in calls], "arg": [args for _, *args in calls]}
-    returned = []
-    for fun, *args in calls:
-        try:
-            returned.append(minion.call(data, fun, args)[0])
-        except Exception as exc:
-            returned.append(str(exc))
-    return returned
-
-
-@pytest.mark.parametrize(("wrong", "state"), [(0, "ended"), (1, "ended"), (2, "interrupted")])
-def test_a_function_that_salt_refuses_keeps_no_other_from_running_once(minion, trace, jid, wrong, state):
-    """If it is the last one, nothing says that the job has ended."""
-    calls = [["probe.give", trace, name] for name in ("one", "two")]
-    calls.insert(wrong, ["test.echo", "text", {"__kwarg__": True, "no_such": 1}])
-    first = _as_salt_does(minion, jid, *calls)
-    minion.deliver(new_jid(), "test.ping")  # this thread works on something else
-    assert minion.seen(jid)[jid]["state"] == state
-    assert _as_salt_does(minion, jid, *calls) == first
-    assert minion.runs() == 2
-
-
 # -- the minion's own queue of states ----------------------------------------------------------------------------------
 
 
@@ -447,17 +423,6 @@ def _fails(number):
     return fail
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_where_files_have_no_locks_jobs_run_without_a_record(tmp_path, jid, monkeypatch, strict):
-    minion = Minion(tmp_path, job_once_strict=strict)
-    minion.deliver(new_jid(), "test.ping")
-    monkeypatch.setattr("fcntl.flock", _fails(errno.ENOLCK))
-    for _ in range(2):
-        with pytest.raises(salt.exceptions.CommandExecutionError) if strict else contextlib.nullcontext():
-            minion.deliver(jid, "probe.give", str(minion.trace))
-    assert minion.runs() == (0 if strict else 2)
-
-
 def test_on_a_disk_that_has_become_read_only_a_minion_reports_no_job_as_never_begun(minion, trace, jid, monkeypatch):
     minion.deliver(new_jid(), "probe.give", trace)
     os.utime(minion.records()[0].with_name(".since"), (0, 0))
@@ -473,16 +438,6 @@ def test_on_a_disk_that_has_become_read_only_a_minion_reports_no_job_as_never_be
     monkeypatch.setattr(os, "utime", _fails(errno.EROFS))
     assert minion.deliver(jid, "probe.give", trace, "done") == ("done", 0)
     assert minion.seen(jid)[jid] == {"state": "never", "recorded_for": 0}
-
-
-def test_if_no_folder_can_be_made_jobs_run_with_a_warning_and_nothing_is_claimed(minion, trace, jid, caplog):
-    folder = pathlib.Path(minion.opts["cachedir"], "job_once")
-    folder.parent.mkdir(parents=True)
-    folder.write_text("")
-    assert minion.deliver(jid, "probe.give", trace, "done") == ("done", 0)
-    assert f"Job {jid!r} runs without a record" in caplog.text
-    found = minion.deliver(new_jid(), "saltutil.find_cached_job", jid)[0]
-    assert found["job_once"]["state"] == minion.seen(jid)[jid]["state"] == "unknown"
 
 
 def test_no_other_user_may_put_records_there_under_any_umask_of_the_minion(tmp_path, jid):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -110,65 +108,6 @@ def test_a_database_that_cannot_be_written_refuses_nothing_and_the_reader_learns
     assert writer.append(returned(3))
     assert read(reader) == (["0-1", "0-3"], ["a record could not be written"])
     assert read(reader) == ([], [])
-
-
-def test_a_reader_that_was_away_learns_of_a_gap(opts, reader):
-    position = reader.position
-    with full_disk():
-        append(opts, 1)
-    again = FileSite(opts).log(position)
-    assert read(again) == ([], ["a record could not be written"])
-    assert read(FileSite(opts).log(again.position)) == ([], [])
-
-
-def test_a_log_that_cannot_be_made_refuses_nothing_and_the_reader_learns_of_it(opts, tmp_path):
-    (tmp_path / "saltext_jobs").write_text("in the way")
-    (tmp_path / "cache.sqlite").mkdir()
-    writer = FileSite(opts).log_writer()
-    assert not writer.append(returned(1))
-    reader = FileSite(opts).log()
-    assert not reader.there
-    with pytest.raises(OSError):
-        reader.read()
-    (tmp_path / "saltext_jobs").unlink()
-    (tmp_path / "cache.sqlite").rmdir()
-    reader.read()
-    assert writer.append(returned(2))
-    found, gaps = read(reader)
-    assert found == ["0-2"] and len(gaps) == 1
-
-
-LOCK = """
-import sqlite3, sys, time
-other = sqlite3.connect(sys.argv[1], isolation_level=None)
-other.execute("BEGIN IMMEDIATE")
-print("locked", flush=True)
-time.sleep(1.0)
-other.execute("COMMIT")
-"""
-
-
-def test_what_is_locked_for_a_while_is_appended_afterwards(opts, reader):
-    with subprocess.Popen([sys.executable, "-c", LOCK, FileSite(opts).tables.place], stdout=subprocess.PIPE) as other:
-        assert other.stdout.readline()
-        began = time.monotonic()
-        assert append(opts, 1) == [True]
-        assert time.monotonic() - began > 0.5
-    assert read(reader) == (["0-1"], [])
-
-
-def test_a_damaged_database_is_set_aside_and_the_log_begins_again_with_a_gap(opts, reader, tmp_path):
-    append(opts, 1)
-    path = pathlib.Path(FileSite(opts).tables.place)
-    for name in (path, path.with_name(f"{path.name}-wal")):
-        name.write_bytes(name.read_bytes()[:100].ljust(name.stat().st_size, b"\xff"))
-    process = FORK.Process(target=write_on, args=(opts, 1, 2))
-    process.start()
-    process.join()
-    assert list(path.parent.glob("*.damaged-*"))
-    found, gaps = read(reader)
-    assert found[-1] == "1-1" and gaps == ["it is another log than before"]
-    assert read(FileSite(opts).log(reader.position)) == ([], [])
 
 
 def test_another_log_is_read_from_its_beginning(opts, reader):

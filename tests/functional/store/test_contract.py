@@ -164,14 +164,6 @@ class Contract:
         monkeypatch.setattr(salt.utils.jid, "gen_jid", lambda opts: next(offered))
         assert [job_cache.prep_jid(), job_cache.prep_jid()] == [JID, "20260516120000000009"]
 
-    def test_after_five_new_tries_there_is_no_new_jid(self, job_cache, monkeypatch):
-        job_cache.save_load(JID, LOAD, minions=[])
-        tries = []
-        monkeypatch.setattr(salt.utils.jid, "gen_jid", lambda opts: tries.append(1) or JID)
-        with pytest.raises(SaltCacheError):
-            job_cache.prep_jid()
-        assert len(tries) == 6
-
     def test_the_first_return_of_a_minion_is_kept(self, job_cache, caplog):
         with caplog.at_level(logging.DEBUG):
             assert job_cache.returner(a_return("web1", out="highstate")) is None
@@ -311,14 +303,6 @@ class Contract:
         job_cache.save_load(JID, LOAD, minions=["web2"])
         assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1", "web2"]}
 
-    def test_a_publication_of_another_format_is_not_believed(self, job_cache, opts):
-        job_cache.save_load(JID, LOAD, minions=["web1"])
-        banks = salt.cache.Cache(opts)
-        record = {**banks.fetch("jobs/published", JID), "format": 3}
-        banks.store("jobs/published", JID, record)
-        assert job_cache.get_load(JID)["tgt"] == LOAD["tgt"]
-        assert JobCache({**opts, "master_job_cache": "salt_cache"}).publishes(JID) == []
-
     @pytest.mark.parametrize("spoilt", ["text", {"web1": 1}, [1, None, "web2"], {"at": "x"}])
     def test_a_load_is_shown_whatever_is_stored_beside_it(self, job_cache, opts, spoilt):
         cache = salt.cache.Cache(opts)
@@ -363,17 +347,6 @@ class Contract:
             minions = ["web0", "web1", "web2", "web3"]
             assert job_cache.get_load(jid) == {**LOAD, "jid": jid, "Minions": minions}
             assert sorted(job_cache.get_jid(jid)) == minions[1:]
-
-    def test_processes_that_merge_at_once_lose_no_minion(self, job_cache):
-        job_cache.save_load(JID, LOAD, minions=["first"])
-
-        def work(number):
-            for turn in range(5):
-                job_cache.save_minions(JID, [f"m{number}-{turn}"])
-            job_cache.save_load(JID, LOAD, minions=[f"p{number}"])
-
-        assert in_processes(6, work) == [None] * 6
-        assert len(job_cache.get_load(JID)["Minions"]) == 1 + 6 * 6
 
     def test_a_hostile_id_is_refused_everywhere_and_nothing_is_written(self, job_cache, opts, caplog):
         job_cache.store.quiet.pause = 0.0  # each warning is looked at
@@ -634,13 +607,6 @@ class ServerContract(Contract):
 class TestLocalfs(Contract):
     driver = "localfs"
 
-    def test_a_failing_disk_is_an_error_that_says_where(self, job_cache, opts):
-        os.makedirs(os.path.join(opts["cachedir"], "jobs"))
-        with open(os.path.join(opts["cachedir"], "jobs", "loads"), "w", encoding="utf-8"):
-            pass
-        with pytest.raises(SaltCacheError, match=f"localfs.*jobs/loads.*{JID}"):
-            job_cache.save_load(JID, LOAD, minions=[])
-
     def test_a_replay_keeps_the_job_for_its_full_time_again(self, job_cache, opts):
         for jid in (OLD, "20200101000000000001"):
             job_cache.save_load(jid, LOAD, minions=["web1"])
@@ -724,14 +690,6 @@ class TestLocalfs(Contract):
         store = Store({**opts, "salt_cache": wrong})
         assert (store.sync_publish, store.sync_all, store.max_jobs, store.max_bytes) == (True, False, None, None)
         assert str(wrong) in caplog.text and "publish, all, none" in caplog.text
-
-    def test_a_half_written_file_is_no_job(self, job_cache, opts):
-        job_cache.save_load(JID, LOAD, minions=["web1"])
-        with open(os.path.join(opts["cachedir"], "jobs", "loads", "tmpx12"), "wb"):
-            pass
-        assert list(job_cache.get_jids()) == [JID]
-        job_cache.clean_old_jobs()
-        assert list(job_cache.get_jids()) == [JID]
 
 
 class TestSqlite(Contract):
@@ -850,18 +808,6 @@ class TestMysql(ServerContract):
 @pytest.mark.slow
 class TestEtcd(ServerContract):
     driver = "etcd"
-
-    def test_the_maintenance_process_survives_a_server_that_is_gone(self, cache_servers, opts, caplog):  # noqa: F811
-        job_cache = Returner(opts)
-        job_cache.save_load(JID, LOAD, minions=["web1"])
-        job_cache.store.driver.patience = 0.1
-        server = cache_servers(self.driver)
-        server.stop()
-        try:
-            job_cache.clean_old_jobs()
-        finally:
-            server.start()
-        assert "could not be cleaned" in caplog.text
 
 
 class TestUnavailable:

@@ -147,29 +147,6 @@ class TestRemoval:
         large.sweep_in(0)
         assert list(large.get_jids()) == [jid] and len(large.get_jid(jid)) == 4001
 
-    @pytest.mark.parametrize("seconds", [0.01, 0.1])
-    def test_a_sweep_and_a_writer_that_are_killed_leave_jobs_whole_or_gone(self, large, opts, seconds):
-        def write():
-            for number in itertools.count():
-                jid = f"2020020200{number:010}"
-                large.save_load(jid, {**LOAD, "jid": jid}, minions=["web1"])
-
-        processes = [FORK.Process(target=write), FORK.Process(target=lambda: large.sweep_in(7200))]
-        for process in processes:
-            process.start()
-        time.sleep(seconds)
-        for process in processes:
-            os.kill(process.pid, signal.SIGKILL)
-            process.join(stretched(SOON))
-        store = Store(opts)
-        loads = store.keys("jobs/loads")
-        assert store.keys("jobs/published") == store.keys("jobs/minions") == loads == sorted(all_jobs(store, False))
-        for jid in loads:
-            returns = len(store.keys(f"jobs/returns/{jid}"))
-            assert returns == (0 if jid > "2020020" else 20 if int(jid[-10:]) % 4 else 4000)
-        large.sweep_in(7200)
-        assert large.get_jids() == {} and banks_of(opts).is_sound()
-
 
 def write_for_ever(opts, writing, seed):
     """Store and remove jobs and returns, and report each publish that was stored."""

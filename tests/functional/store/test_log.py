@@ -146,16 +146,6 @@ def test_a_return_that_is_not_stored_is_no_record(job_cache, tail):
     assert tail() == []
 
 
-def test_a_publish_is_in_the_log_also_where_the_job_cache_fails(job_cache, tail, opts):
-    folder = os.path.join(opts["cachedir"], "jobs", "loads")
-    os.makedirs(os.path.dirname(folder), exist_ok=True)
-    with open(folder, "w") as stream:
-        stream.write("no directory")
-    with pytest.raises(Exception, match=r"jobs/loads"):
-        job_cache["save_load"](JID, {**LOAD, "jid": JID}, minions=["web1"])
-    assert [record.jid for record in tail()] == [JID]
-
-
 def test_records_that_a_minion_keeps_with_this_returner_are_in_no_log(tmp_path):
     opts = options_in(tmp_path, master_job_cache="salt_cache", cache="localfs", __role="minion")
     utils = salt.loader.utils(opts)
@@ -218,34 +208,3 @@ def test_a_return_of_another_function_than_the_jobs_is_no_record(job_cache, tail
 
 
 # -- a disk that is really full ---------------------------------------------------------------------------------------
-
-
-def test_a_disk_that_is_full_refuses_no_publish_of_a_job_cache_elsewhere(small_disk, tmp_path, opts):
-    # The job cache of a server: only the log is on this disk.
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "saltext_jobs").symlink_to(small_disk)
-    utils = salt.loader.utils(opts)
-    loaded = salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=utils))
-    save_load = loaded["salt_cache.save_load"]
-    reader = FileSite(opts).log()
-    save_load("1", LOAD, minions=["web1"])
-    reader.read()
-    filler = small_disk / "filler"
-    with open(filler, "wb") as stream:
-        with pytest.raises(OSError, match="No space"):
-            stream.write(bytes(2 << 20))
-            stream.flush()
-        stream.truncate(os.fstat(stream.fileno()).st_size)
-    for number in range(2, 200):
-        save_load(str(number), LOAD, minions=["web1"])
-    found = reader.read()
-    assert found.gap == "a record could not be written"
-    assert len(found.records) < 198
-    filler.unlink()
-    save_load("200", LOAD, minions=["web1"])
-    found = reader.read()
-    assert [record.jid for record in found.records] == ["200"]
-    save_load("201", LOAD, minions=["web1"])
-    found = reader.read()
-    assert ([record.jid for record in found.records], found.gap) == (["201"], "")
-    reader.close()

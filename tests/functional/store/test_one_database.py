@@ -15,7 +15,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core.ledger.tables import LOG, VALUES
 from saltext.jobs.core.log.records import Published, Returned, read
 from tests.functional.cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
-from tests.functional.store.test_contract import FORK, JID, LOAD, Returner, a_return, in_processes
+from tests.functional.store.test_contract import FORK, JID, LOAD, Returner, a_return
 from tests.waiting import SOON, stretched
 
 TAGS = itertools.count(8000)
@@ -99,18 +99,3 @@ def test_what_was_confirmed_before_the_server_was_killed_is_in_both(opts, job_ca
     assert told <= set(published) and set(published) >= set(job_cache.get_jids()) >= told
     returned = [jid for jid in published if job_cache.get_jid(jid)]
     assert set(returned) >= told and len(returned) == len(in_log(opts, Returned))
-
-
-def test_workers_that_write_at_once_lose_nothing_and_each_minion_is_counted_once(opts, job_cache):
-    job_cache.save_load(JID, LOAD, minions=["web1"])
-
-    def work(number):
-        mine, firsts = Returner(opts), 0
-        for turn in range(25):
-            mine.save_load(f"202605161300{number}{turn:07}", LOAD, minions=["web1"])
-            firsts += mine.returner(a_return(f"web{turn}")) is not False
-        return firsts
-
-    assert sum(in_processes(4, work)) == 25
-    assert len(in_log(opts, Published)) == 101 and len(job_cache.get_jids()) == 101
-    assert len(in_log(opts, Returned)) == len(job_cache.get_jid(JID)) == 25

@@ -277,26 +277,6 @@ class TestFaults:
         assert type(told.value.__cause__) is SiteAway
         assert role or other.fetch("bank", "key") == 1, "what can be read is read"
 
-    def test_two_masters_that_write_the_same_at_once_leave_one_whole_value(self, opts, tmp_path):
-        for name in "ab":
-            (tmp_path / name).mkdir()
-        keys = [f"key{number}" for number in range(5)]
-
-        def work(number):
-            banks = banks_of({**opts, "cachedir": str(tmp_path / "ab"[number % 2])})
-            order = random.Random(number)
-            for turn in range(40):
-                items = [("bank", key, [number, turn]) for key in order.sample(keys, 4)]
-                banks.store_all(items)
-                if turn % 10 == 9:
-                    banks.remove_older(["bank"], "own", order.sample(keys, 3), time.time() + 60)
-            return "done"
-
-        assert in_processes(4, work) == ["done"] * 4
-        banks = banks_of(opts)
-        banks.store_all([("bank", key, 1) for key in keys])
-        assert [salt.payload.loads(data) for _, data in banks.items("bank")] == [1] * 5
-
     def test_records_written_while_old_jobs_are_removed_stay(self, opts):
         """A job is removed as a whole, or a write of any of it keeps it."""
         banks, jids = banks_of(opts), [f"20200101{number:012}" for number in range(40)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import itertools
 import multiprocessing.connection
@@ -14,7 +13,6 @@ import resource
 import shutil
 import signal
 import sqlite3
-import subprocess
 import threading
 import time
 
@@ -47,12 +45,6 @@ def dense(size):
 
 
 FORK = multiprocessing.get_context("fork")
-
-
-def _error_of(call):
-    with pytest.raises(SaltCacheError) as told:
-        call()
-    return str(told.value)
 
 
 def options(folder):
@@ -140,14 +132,6 @@ class TestTheFile:
         salt.cache.Cache(own).store("bank", "key", 1)
         assert salt.cache.Cache(own).fetch("bank", "key") == 1
 
-    def test_a_file_that_is_taken_away_is_begun_anew(self, cache, path):
-        cache.store("bank", "key", 1)
-        for end in ("", "-wal", "-shm"):
-            os.unlink(path + end)
-        assert cache.fetch("bank", "key") == {}
-        cache.store("bank", "key", 2)
-        assert cache.fetch("bank", "key") == 2
-
 
 class TestManyWriters:
     def test_a_writer_waits_for_a_slow_one(self, opts, cache):
@@ -173,24 +157,6 @@ class TestManyWriters:
         thread.join()
         assert order == ["slow", "the other"]
         assert sorted(cache.list("bank")) == ["key", "slow"]
-
-    def test_the_log_stays_small_and_is_small_again_once_old_readers_have_ended(self, cache, path):
-        def size():
-            return os.stat(f"{path}-wal").st_size
-
-        def write(count):
-            for number in range(count):
-                cache.store("bank", str(number % 30), dense(100_000))
-
-        wait_for(lambda: write(30) or size() > 8 << 20, what="the log has been filled")
-        wait_for(lambda: write(30) or size() < 9 << 20, what="the log has been begun anew")
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
-            reader.execute("BEGIN")
-            assert reader.execute(f"SELECT count(*) FROM {VALUES}").fetchone() == (30,)
-            write(400)
-            assert size() > 30 << 20
-            assert reader.execute(f"SELECT count(*) FROM {VALUES}").fetchone() == (30,)
-        wait_for(lambda: write(1) or size() < 9 << 20, what="it has been begun anew")
 
     def test_the_log_starts_again_though_there_is_always_a_reader(self, opts, cache, path):
         cache.store("bank", "key", 0)
@@ -396,35 +362,6 @@ class TestFaults:
         assert cache.fetch("bank", "after") == stored and len(cache.list("bank")) == stored + 2
         assert banks_of(opts).is_sound()
 
-    @pytest.fixture
-    def disk(self, opts, tmp_path):
-        """Its own disk, with a file that holds a value. No process has the file open."""
-        disk = tmp_path / "disk"
-        disk.mkdir()
-        words = ["mount", "-t", "tmpfs", "-o", "nr_inodes=50", "none", disk]
-        if subprocess.run(words, capture_output=True, check=False).returncode:
-            pytest.skip("this user may not mount anything")
-        try:
-            opts["cachedir"] = str(disk)
-            in_processes(1, lambda _: salt.cache.Cache(opts).store("bank", "key", 1))
-            yield disk
-        finally:
-            subprocess.run(["umount", "-l", disk], check=True)
-
-    def test_files_left_by_killed_processes_on_a_read_only_disk_can_be_read_and_not_written(self, opts, disk):
-        assert os.path.exists(disk / "cache.sqlite-wal")
-        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-
-        def work(_):
-            cache = salt.cache.Cache(opts)
-            return cache.fetch("bank", "key"), _error_of(lambda: cache.store("bank", "key", 2))
-
-        ((found, error),) = in_processes(1, work)
-        assert found == 1 and "readonly" in error
-        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
-        assert in_processes(1, lambda _: salt.cache.Cache(opts).store("bank", "key", 3)) == [None]
-        assert in_processes(1, lambda _: salt.cache.Cache(opts).fetch("bank", "key")) == [3]
-
 
 class TestCopies:
     def test_a_copy_is_of_one_moment_while_others_write(self, opts, cache, tmp_path):
@@ -466,18 +403,6 @@ class TestCopies:
         assert in_processes(3, lambda _: cache.fetch("bank", "key")) == ["old"] * 3
         cache.store("bank", "key", "newest")
         assert in_processes(1, lambda _: cache.fetch("bank", "key")) == ["newest"] and banks_of(opts).is_sound()
-
-    def test_a_copy_can_lie_where_files_have_one_name_only(self, opts, cache, tmp_path, monkeypatch):
-        def link(*names):
-            raise PermissionError(errno.EPERM, "Operation not permitted")
-
-        cache.store("bank", "key", 1)
-        monkeypatch.setattr(os, "link", link)
-        run, target = salt.loader.runner(opts), str(tmp_path / "copy.sqlite")
-        assert run["job_cache.backup"](target)["bytes"] == os.stat(target).st_size > 0
-        with pytest.raises(Exception, match="is there already"):
-            run["job_cache.backup"](target)
-        assert sorted(name for name in os.listdir(tmp_path) if name.startswith("copy")) == ["copy.sqlite"]
 
     def test_a_copy_for_which_the_disk_is_too_small_leaves_nothing(self, opts, cache, tmp_path):
         for number in range(300):

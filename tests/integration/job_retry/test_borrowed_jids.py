@@ -20,8 +20,8 @@ from tests.waiting import stretched, wait_for
 
 pytestmark = pytest.mark.story
 
-#: A user who may publish to no minion here, and one with few rights.
-USERS = {"anna": [{"nobody": ["test.ping"]}], "ben": [{"bert": [{"test.arg": {"args": ["harmless"]}}]}]}
+#: A user who may publish to no minion here.
+USERS = {"anna": [{"nobody": ["test.ping"]}]}
 
 
 @pytest.fixture(scope="module")
@@ -98,25 +98,3 @@ def test_a_run_under_a_borrowed_jid_is_no_return_of_the_owed_job(master, desk, b
     desk.await_return("bert", jid)
     wait_for(lambda: not desk.queue(), what="nothing is owed any more")
     assert lines(tmp_path / "runs") == 1
-
-
-def test_a_run_of_the_same_function_with_other_arguments_is_no_return_of_the_owed_job(desk, bert):
-    jid = desk.publish("test.arg", "in earnest", tgt="bert")
-    desk.await_state("bert", jid, "pending")
-    desk.run("job_retry.pause")
-    bert.start()
-    assert borrow(desk, jid, "bert", "ben", "test.arg", "harmless")
-    wait_for(lambda: desk.ask("bert", "test.ping"), what="bert has done what it was told")
-    bert.terminate()
-    bert.start()
-    desk.run("job_retry.resume")
-    desk.await_return("bert", jid)
-    assert desk.returned(jid)["bert"]["args"] == ["in earnest"]
-    wait_for(lambda: not desk.queue(), what="nothing is owed any more")
-
-
-def test_no_user_has_the_returns_of_the_job_of_another_user_thrown_away(master, desk):
-    jid = desk.publish("test.sleep", 3, tgt="m1")
-    assert borrow(desk, jid, tgt="m1", nocache=True)
-    desk.await_return("m1", jid)
-    assert logged(master, f"A user publishes under the jid {jid} and wants no returns stored")

@@ -7,7 +7,6 @@ import os
 import pytest
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.errors import PublishFailed
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -70,30 +69,6 @@ def test_local_cache_keeps_the_job_of_a_batch_while_the_batch_is_under_way(bench
     os.utime(job, (1, 1))
     bench.run(60)
     assert job.stat().st_mtime == 1
-
-
-def test_an_unknown_request_is_refused_with_its_name(bench):
-    request = bench.ask("dance")
-    kind, why = bench.inbox.replies[request]
-    assert kind == "refuse"
-    assert "dance" in why
-
-
-def test_requests_that_waited_for_the_engine_come_before_anything_is_published(bench):
-    bench.begin("abcd", "1")
-    bench.run(0.5)
-    bench.shell.close()
-    bench.ask("stop", jid=JID)
-    bench.start()
-    assert bench.end().state == "halted"
-    assert bench.master.jobs() == ["a"]
-
-
-def test_a_publish_that_fails_is_tried_again(bench):
-    bench.master.failures.append(PublishFailed("refused", certain=True))
-    bench.begin("ab", "2")
-    assert bench.end().success is True
-    assert bench.master.jobs() == ["ab", "ab"]
 
 
 def test_a_large_batch_pings_some_minions_at_a_time_and_begins_once_the_first_have_answered(tmp_path):

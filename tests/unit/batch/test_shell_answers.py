@@ -72,17 +72,6 @@ def test_a_forged_answer_that_a_minion_does_not_run_the_job_frees_no_slot(tmp_pa
         assert bench.master.most == 1
 
 
-def test_a_forged_answer_that_a_killed_job_has_ended_is_not_believed(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion("a", seconds=60)]) as bench:
-        Liar(bench, "a", saltutil_find_job={})
-        bench.begin("a", "1", probe_attempts=1000, **QUICK)
-        bench.run(1)
-        bench.master.minions["a"].latency = 10_000.0
-        bench.ask("stop", jid=JID, kill=True)
-        bench.end()
-        assert bench.states() == {"a": "completed"}
-
-
 @pytest.mark.parametrize("offline, state", [("skip", "offline"), ("queue", "offline")])
 def test_a_forged_answer_to_a_ping_makes_no_minion_present(tmp_path, offline, state):
     with ShellBench(tmp_path, [FakeMinion("a", there=False), "b"]) as bench:
@@ -169,29 +158,3 @@ def test_the_answers_of_many_are_proven_by_few_looks_and_leave_nothing_behind(tm
         assert len(bench.master.cache.looked) <= 12
         bench.run(60)
         assert bench.master.cache.answered == {}
-
-
-def test_the_returns_of_a_check_stay_in_the_job_cache(tmp_path):
-    check = {"kind": "function", "fun": "app.healthy", "arg": [], "kwargs": {}}
-    minions = [FakeMinion("a"), FakeMinion("b")]
-    for minion in minions:
-        minion.answers["app.healthy"] = (True, 0)
-    with ShellBench(tmp_path, minions) as bench:
-        bench.begin("ab", "1,100%", check=check, check_timeout=5.0)
-        assert bench.end().success
-        bench.run(60)
-        assert list(bench.master.cache.answered.values()) == [{"a": (True, 0)}]
-
-
-def test_a_job_cache_that_is_down_for_a_while_makes_no_minion_absent_or_lost(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion(name, seconds=40) for name in "ab"]) as bench:
-        bench.master.cache.failing = True
-        bench.begin("ab", "2", presence="ping", **QUICK)
-        bench.run(6)
-        bench.master.cache.failing = False
-        bench.run(20)
-        bench.master.cache.failing = True
-        bench.run(15)
-        bench.master.cache.failing = False
-        bench.end()
-        assert bench.states() == {"a": "completed", "b": "completed"}

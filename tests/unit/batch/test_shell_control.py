@@ -8,7 +8,6 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch.gates import FRESH
 from saltext.jobs.core.batch.inflight import KILLS
 from saltext.jobs.core.batch.summary import summary
-from tests.unit.batch.bench import BEGIN
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 from tests.unit.batch.test_shell_rollout import ANNA, APPROVE, FUNCTION, HOUR, ROOT
 
@@ -113,16 +112,6 @@ def test_a_job_that_was_told_to_end_counts_as_what_it_returns(tmp_path, retcode,
 
 
 # -- windows -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_stop_outside_the_window_ends_the_batch_and_no_minion_is_pinged_before_its_start_time(tmp_path):
-    with bench_of(tmp_path, *"ab") as bench:
-        bench.begin("ab", "1", start_at=BEGIN + HOUR, presence="ping")
-        bench.run(HOUR / 2)
-        assert (shown(bench)["paused_by"], bench.master.published) == ("start", [])
-        bench.reply("stop")
-        assert bench.end(10.0).pending() == ["a", "b"]
-        assert shown(bench)["opens_at"] is None
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------

@@ -49,31 +49,6 @@ def test_after_a_restart_of_the_master_no_minion_is_sent_to_before_it_has_connec
         assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
 
 
-def test_an_engine_that_lives_for_two_seconds_at_a_time_makes_progress(tmp_path):
-    with bench_of(tmp_path, *(FakeMinion(name, seconds=3.0) for name in "abcdefgh")) as bench:
-        bench.begin("abcdefgh", "2", timeout=60.0)
-        for lives in range(40):  # noqa: B007
-            if bench.run(2.0, bench.has_ended):
-                break
-            bench.restart()
-        assert bench.run(1.0, bench.has_ended)
-        assert lives <= 12, "the ideal is 12 seconds"
-        assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
-
-
-def test_a_bus_that_lost_events_makes_silence_no_evidence(tmp_path):
-    silent = FakeMinion("a", seconds=10_000)
-    silent.acknowledges = False
-    with bench_of(tmp_path, silent) as bench:
-        bench.begin("a", "1", timeout=5.0, gather_job_timeout=2.0)
-        bench.run(1)
-        bench.bus.lose()
-        silent.runs.clear()
-        bench.end()
-        assert bench.states() == {"a": "lost"}
-        assert bench.master.jobs() == ["a"]
-
-
 # -- what minions have on record ----------------------------------------------------------------------------------------
 
 
@@ -149,14 +124,6 @@ def test_a_minion_that_keeps_the_job_in_its_own_queue_of_states_is_not_given_up(
 
 def away(tmp_path):
     return bench_of(tmp_path, "a", FakeMinion("b", there=False), FakeMinion("c", there=False))
-
-
-def test_the_load_is_in_the_job_cache_before_minions_are_handed_over(tmp_path):
-    with bench_of(tmp_path, *(FakeMinion(name, there=False) for name in "ab")) as bench:
-        bench.master.cache.keeps_first_load = False
-        bench.begin("ab", "2", presence="ping", offline="queue")
-        bench.end()
-        assert bench.queued == ["a", "b"]
 
 
 def test_a_batch_that_needs_the_retry_queue_is_refused_where_there_is_none(tmp_path):

@@ -7,7 +7,6 @@ import random
 import pytest
 
 from saltext.jobs.core.errors import JobCacheError
-from tests.faults import full_disk
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 
@@ -42,17 +41,6 @@ def test_a_forged_return_frees_no_slot_and_is_no_success(tmp_path, caplog):
         assert not bench.bus.errors
 
 
-@pytest.mark.parametrize("seconds", [0.02, 0.2, 4.0])
-def test_a_return_that_is_stored_after_its_event_counts_once_it_is_stored(tmp_path, seconds, caplog):
-    slow = FakeMinion("a", seconds=1)
-    slow.stored_after = seconds
-    with bench_of(tmp_path, slow, "b") as bench:
-        bench.begin("ab", "1", timeout=600.0)
-        bench.end(2.5 + 1.5 * seconds)
-        assert bench.states() == {"a": "completed", "b": "completed"}
-        assert not doubts(caplog)
-
-
 def test_many_returns_are_proven_by_one_look_up(tmp_path):
     names = [f"m{number:03d}" for number in range(150)]
     with bench_of(tmp_path, *names) as bench:
@@ -71,44 +59,6 @@ def test_the_event_counts_if_the_job_cache_cannot_tell(tmp_path):
         bench.run(0.5)
         assert bench.states() == {"a": "failed"}
         assert not bench.master.cache.looked
-
-
-def test_while_the_job_cache_is_down_nothing_counts_and_afterwards_all_of_it_does(tmp_path, caplog):
-    with bench_of(tmp_path, *"abcd") as bench:
-        bench.begin("abcd", "2", timeout=600.0)
-        bench.master.cache.failing = True
-        bench.run(30)
-        assert bench.states() == {}
-        bench.master.cache.failing = False
-        bench.end(20)
-        assert set(bench.states().values()) == {"completed"}
-        assert 1 <= sum("waits for the job cache" in line for line in caplog.messages) <= 3
-
-
-def test_a_forged_return_of_a_minion_that_was_given_up_corrects_nothing(tmp_path):
-    with bench_of(tmp_path, FakeMinion("a", there=False), FakeMinion("b", seconds=500)) as bench:
-        bench.begin("ab", "2", timeout=5.0, gather_job_timeout=2.0)
-        bench.run(60)
-        assert bench.states() == {"a": "offline"}
-        forge(bench, "a")
-        bench.run(10)
-        assert bench.states() == {"a": "offline"}
-        bench.end()
-        forge(bench, "a")
-        bench.run(20)
-        assert bench.states() == {"a": "offline", "b": "completed"}
-
-
-def test_the_disk_is_full_when_a_return_is_proven_and_nothing_is_forgotten(tmp_path):
-    with bench_of(tmp_path, *"abc") as bench:
-        bench.begin("abc", "1", timeout=600.0)
-        assert bench.run(5, lambda: bench.master.jobs() == ["a"])
-        with full_disk():
-            bench.run(4)  # until a rewrite is tried, which may succeed
-            assert bench.master.jobs() == ["a"]
-        bench.end(60)
-        assert set(bench.states().values()) == {"completed"}
-        assert bench.master.most == 1
 
 
 @pytest.mark.parametrize("retcode", [float("inf"), float("nan"), 10**30, "no", None, [1], {"a": float("inf")}])

@@ -20,27 +20,6 @@ def forge(bench, minion, retcode=0, jid=JID):
     bench.bus.deliver(f"salt/job/{jid}/ret/{minion}", data)
 
 
-def deafen(bench):
-    """No event of a return comes through any more."""
-    deliver = bench.bus.deliver
-    bench.bus.deliver = lambda tag, data: None if "/ret/" in tag else deliver(tag, data)
-
-
-def test_a_batch_whose_returns_are_not_heard_takes_no_longer_than_another(tmp_path):
-    took = []
-    for deaf in (False, True):
-        with bench_of(tmp_path / str(deaf), *"abcdef") as bench:
-            bench.begin("abcdef", "2", presence="none")
-            if deaf:
-                deafen(bench)
-            begun = bench.clock.now()
-            bench.end()
-            took.append(bench.clock.now() - begun)
-            assert set(bench.states().values()) == {"completed"}
-            assert bench.master.cache.looked == []
-    assert took[1] - took[0] < 3 * 0.6
-
-
 def test_if_the_log_lacks_returns_the_job_cache_is_read_once(tmp_path, caplog):
     with bench_of(tmp_path, *(FakeMinion(name, seconds=2) for name in "abcd")) as bench:
         bench.begin("abcd", "4", presence="none", timeout=600.0)

@@ -125,16 +125,6 @@ def test_a_runner_is_told_which_batch_and_stage_it_is_about(tmp_path):
         assert bench.called == [("survey.healthy", (JID, "stage=1")), ("survey.healthy", (JID, "stage=2"))]
 
 
-def test_an_approval_that_was_taken_before_a_crash_is_answered_after_it(tmp_path):
-    with ShellBench(tmp_path, "ab") as bench:
-        bench.begin("ab", "1,1", check=APPROVE)
-        bench.run(5)
-        bench.ask("approve", jid=JID, stage=0)
-        bench.run(0.1)
-        again = bench.ask("approve", jid=JID, stage=0, again=True)
-        assert bench.inbox.replies[again] == ("answer", True)
-
-
 # -- rights -----------------------------------------------------------------------------------------------------------
 
 ANNA = {"kind": "token", "name": "anna", "backends": ["file"], "at": 1.0}
@@ -151,17 +141,6 @@ def test_a_batch_whose_owner_has_lost_the_right_waits_for_a_user_who_has_it(tmp_
         assert bench.states() == {}
         bench.ask("resume", jid=JID, user="root", rights=ROOT)
         assert set(bench.end().outcomes) == set("abcd")
-
-
-def test_a_batch_waits_while_the_rights_cannot_be_checked_and_goes_on_by_itself(tmp_path, caplog):
-    with ShellBench(tmp_path) as bench:
-        bench.permission.failing = True
-        bench.begin(owner=ANNA)
-        bench.run(10.0)
-        assert "it is not known whether its owner may still run it: the server is down" in caplog.text
-        assert bench.states() == {}
-        bench.permission.failing = False
-        assert bench.end(200.0).success is True
 
 
 def test_a_batch_keeps_the_authenticated_user_with_its_load(tmp_path):

@@ -10,7 +10,6 @@ import pytest
 from saltext.jobs.core.batch.shell import MOST_WAITING
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.ledger.batches import Kind
-from tests.database import change_batch
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import spec
 from tests.unit.batch.shell_bench import JID, LATENCY, FakeWorker, ShellBench
@@ -93,37 +92,6 @@ def test_a_repeated_start_does_not_begin_again_a_batch_that_cannot_be_read_at_th
     assert (bench.batch().finished is not None, max(counts)) == (True, 1)
 
 
-def test_a_stop_that_was_asked_for_while_no_engine_ran_waits_until_the_batch_can_be_read(bench):
-    bench.begin("abcd", "1", timeout=60.0)
-    bench.run(1.5)
-    bench.shell.close()
-    bench.store.fails_at, bench.store.trouble = "load", OSError(errno.EMFILE, "Too many open files")
-    bench.inbox.waiting.append(("stop", {"do": "stop", "jid": JID, "user": "ann"}))
-    bench.start()
-    bench.run(20)
-    sent = bench.master.jobs()
-    assert "stop" not in bench.inbox.replies
-    bench.store.trouble = None
-    bench.end(60)
-    assert (bench.batch().halted, bench.inbox.replies["stop"], bench.master.jobs()) == ("stop", ("answer", True), sent)
-
-
-@pytest.mark.parametrize("restarts", [False, True], ids=["", "and the engine starts once more"])
-def test_a_start_that_is_found_again_is_refused_if_its_row_is_damaged(bench, restarts):
-    bench.begin("ab", "1", timeout=60.0)
-    bench.run(0.5)
-    bench.shell.close()
-    change_batch(bench.opts, JID, body=b"\0" * 100)
-    bench.start()
-    if restarts:
-        bench.restart()
-    sent = bench.master.jobs()
-    reply = bench.ask("start", spec=spec("ab", "1", fun="state.apply").as_dict(), again=True)
-    bench.run(60)
-    kind, why = bench.inbox.replies[reply]
-    assert (kind, JID in why, bench.master.jobs()) == ("refuse", True, sent)
-
-
 def test_a_batch_that_cannot_be_written_down_is_not_answered_and_sends_nothing_until_it_can(bench, monkeypatch):
     with failing_syncs(monkeypatch):
         reply = bench.ask("start", spec=spec("ab", "1", fun="state.apply").as_dict())
@@ -166,17 +134,6 @@ def test_what_is_published_is_on_the_disk_before_and_only_a_thread_waits_for_the
         bench.begin("abcd", "2")
         assert bench.end().success
         assert (set(durable), set(works)) == ({True}, {True})
-
-
-def test_a_disk_that_keeps_nothing_holds_all_publishes_until_it_does(tmp_path, monkeypatch):
-    with ShellBench(tmp_path, "abcd") as bench:
-        bench.begin("abcd", "1")
-        bench.run(0.5)
-        with failing_syncs(monkeypatch):
-            bench.run(60)
-            assert bench.master.jobs() == ["a"]
-        assert bench.end(60).success
-        assert bench.master.jobs() == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("trouble", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("a mistake")])
