@@ -14,6 +14,7 @@ Batches that Salt 3008 runs on its own (``salt --async -b``) are shown and can b
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping
@@ -105,6 +106,7 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
         given are taken over, except ``start_at``. Arguments are taken over only with the function, ``tgt_type`` only with
         the target. Keyword arguments that are given are added. The target is matched again. A user with limited rights needs
         the right to that job on all its minions, as for ``batch.retry``.
+    :param bool preview: start nothing, and return what ``batch.preview`` returns.
     :param list arg: further arguments for the function, for callers that name everything, such as the API.
     :param dict kwarg: further keyword arguments for the function.
 
@@ -121,7 +123,9 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
         salt-run batch.start like=20260516101112131415 batch=5
         salt-run batch.start 'db*' state.apply batch=1,1 window='Sat,Sun 02:00-05:00' timezone=Europe/Berlin check=approve
     """
-    return _start(_asked("start", tgt, fun, args, options))
+    is_preview = kinds.FLAG.given("preview", options.pop("preview", False))
+    spec = _asked("start", tgt, fun, args, options)
+    return _preview(spec) if is_preview else _start(spec)
 
 
 @runner.verb
@@ -135,7 +139,7 @@ def preview(tgt: object = None, fun: object = None, *args: object, **options: An
         (how many at a time, one for each stage; with groups, those of the first), groups (``[[name, count]]`` in order, or
         None), check (what is checked, without its arguments, or None), check_after (for each check, after how many minions
         it comes), unsure (minions that are left out: the master has no grains and pillar of them), max_in_flight (the limit
-        over all batches, or None) and options.
+        over all batches, or None), options, and how it would go on in a sentence.
 
     CLI Example:
 
@@ -143,9 +147,7 @@ def preview(tgt: object = None, fun: object = None, *args: object, **options: An
 
         salt-run batch.preview 'web*' state.apply nginx batch=25%
     """
-    from saltext.jobs.core.batch import starting, summary
-
-    return summary.preview(_asked("preview", tgt, fun, args, options), starting.limit_of(__opts__))
+    return _preview(_asked("preview", tgt, fun, args, options))
 
 
 @runner.verb
@@ -471,7 +473,10 @@ def watch(jid: object, timeout: object = None) -> catalog.Summary:
     """
     from saltext.jobs.core.batch import watch as watching
 
-    return _follow(kinds.jid(jid), timeout, watching.Display(sys.stderr))
+    jid, returns = kinds.jid(jid), None
+    with contextlib.suppress(Refused):  # who may not see returns sees no reasons
+        _, _, returns = _with_returns(jid)
+    return _follow(jid, timeout, watching.Display(sys.stderr, returns))
 
 
 @runner.verb
@@ -612,6 +617,16 @@ def _before(jid: str, who: caller.Caller) -> starting.Before:
         raise Refused(f"like is {jid}, which is neither a batch nor a job in the job cache")
     _rights(who).permit_job(jid, load)
     return starting.of_job(jid, load)
+
+
+def _preview(spec: Spec) -> dict[str, Any]:
+    from saltext.jobs.core.batch import starting, summary
+    from saltext.jobs.core.engine.names import JOB_RETRY
+    from saltext.jobs.core.options import engine_options, read_settings
+    from saltext.jobs.core.options.engines import RetrySettings
+
+    owed = read_settings(RetrySettings, JOB_RETRY, *(given or None for given in engine_options(__opts__, JOB_RETRY)))
+    return summary.preview(spec, starting.limit_of(__opts__), owed.ttl)
 
 
 def _start(spec: Spec) -> Any:

@@ -16,9 +16,12 @@ from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.display.command import HIDDEN, published_words, shown, words_of
+from saltext.jobs.core.display.moments import local, span
+from saltext.jobs.core.display.text import counted
 
 #: The ``driver`` of our batches.
 DRIVER = "engine"
+_ORDINALS = ("first", "second", "third")
 #: Options of ``batch.start`` that a Spec keeps under their own names.
 _KEPT = (
     *("batch", "batch_wait", "max_failures", "timeout", "gather_job_timeout", "max_runtime", "start_at"),
@@ -126,8 +129,13 @@ def options_of(spec: Spec, is_seen: bool = True) -> dict[str, Any]:
     return {**kept, "check": check, "approve_by": list(spec.approve_by) or None, **more}
 
 
-def preview(spec: Spec, limit: int | None = None) -> dict[str, Any]:
-    """Return what ``batch.preview`` shows of a batch that is not started. ``limit``: the limit over all batches."""
+def preview(spec: Spec, limit: int | None, ttl: float) -> dict[str, Any]:
+    """
+    Return what ``batch.preview`` shows of a batch that is not started.
+
+    :param limit: the limit over all batches.
+    :param ttl: seconds for which the retry queue owes a job.
+    """
     counts = [count for _, count in spec.groups] or [len(spec.minions)]
     return {
         "fun": spec.fun,
@@ -143,7 +151,34 @@ def preview(spec: Spec, limit: int | None = None) -> dict[str, Any]:
         "unsure": sorted(spec.unsure),
         "max_in_flight": limit,
         "options": options_of(spec),
+        "sentence": in_a_sentence(spec, ttl),
     }
+
+
+def in_a_sentence(spec: Spec, ttl: float) -> str:
+    """Return how a batch would go on. :param ttl: as for ``preview``."""
+    sizes, total = spec.sizes[: _stages(spec)], len(spec.minions)
+    pace = f"{sizes[0]:,} at a time" if sizes[0] < total else "all at once"
+    if len(sizes) > 1:
+        pace = ", then ".join((f"{sizes[0]:,} first", *(f"{size:,}" for size in sizes[1:]))) + " at a time"
+    groups = f"{len(spec.groups)} groups, one after the other, each with " if spec.groups else ""
+    stops = "goes on whatever fails"
+    if spec.failures_allowed is not None:
+        allowed = int(spec.failures_allowed)
+        nth = f"the {_ORDINALS[allowed]} failure" if allowed < len(_ORDINALS) else f"failure {allowed + 1:,}"
+        stops = f"stops at {nth}"
+    elif spec.group_failures_allowed:
+        stops = f"stops when more than {spec.max_failures} of a group have failed"
+    absent = {"queue": f"are queued for {span(ttl)}", "fail": "count as failed", "skip": "are left out"}
+    parts = [
+        f"{counted(total, 'minion')}: {groups}{pace}",
+        f"begins at {local(spec.start_at, None)}" if spec.start_at else "",
+        f"sends only within {spec.window}" if spec.window else "",
+        f"{'waits for an approval' if check_of(spec) == APPROVE else 'is checked'} between them" if spec.check else "",
+        stops,
+        f"absent ones {absent[spec.offline]}",
+    ]
+    return "; ".join(part for part in parts if part)
 
 
 def check_of(spec: Spec) -> str | None:

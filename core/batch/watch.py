@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 from saltext.jobs.core.batch.summary import two_digits
-from saltext.jobs.core.batch.words import BAD, OVER, engine_trouble, word
+from saltext.jobs.core.batch.words import BAD, OVER, Returns, engine_trouble, word
 from saltext.jobs.core.display import moments, terminal
 from saltext.jobs.core.display.text import clean, cut, width_of
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.reasons import text_of
 
 #: Seconds without an engine after which the wait ends. The engine of a restarted master is back by then.
 ENGINE_PATIENCE = 60.0
@@ -28,6 +29,8 @@ _POLL = 0.25
 _BAR = 20
 #: Most minions that are named if many have failed alike since the last look.
 _NAMED = 10
+#: Most characters of a line about a minion.
+_LONGEST = 200
 #: Moves to the beginning of the line and clears it.
 _ANEW = "\r\x1b[K"
 
@@ -36,9 +39,13 @@ Look = Callable[[], tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]]
 
 
 class Display:
-    """:param stream: where to write; a bar is drawn if it is a terminal that can redraw a line."""
+    """
+    :param stream: where to write; a bar is drawn if it is a terminal that can redraw a line.
+    :param returns: reads the returns of some minions; None if no reasons are shown.
+    """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, returns: Returns | None = None) -> None:
+        self._returns = returns or (lambda names: iter(()))
         self._stream = stream
         self._live = terminal.is_terminal(stream)
         self._told: set[str] = set()
@@ -54,7 +61,7 @@ class Display:
         self._waits = waits
         # Pace and forecast change all the time: a terminal redraws them, but they are not worth a new line.
         width = terminal.width_of_terminal(self._stream) - 1 if self._live else None
-        shown = summary if self._live else {**summary, "rate": None, "eta_seconds": None}
+        shown = summary if self._live else {**summary, "rate": None, "eta_seconds": None, "created": None}
         text = progress_line(shown, width)
         if text == self._last:
             return
@@ -62,7 +69,7 @@ class Display:
             self._stream.write(f"{_ANEW}{text}")
             self._stream.flush()
         else:
-            self._line(text)
+            self._line(f"{text}{_elapsed(summary)}")
         self._last = text
 
     def end(self) -> None:
@@ -82,8 +89,9 @@ class Display:
                 news.setdefault(f"{record['state']}{code}", []).append(minion)
         for what, names in news.items():
             few = names if len(names) <= _NAMED else names[: _NAMED - 1]
+            why = {minion: text_of(ret).partition("\n")[0] for minion, ret in self._returns(few) if ret}
             for minion in few:
-                self._line(f"{minion}: {what}")
+                self._line(cut(f"{minion}: {what}{': ' if minion in why else ''}{why.get(minion, '')}", _LONGEST))
             if len(names) > len(few):
                 self._line(f"and {len(names) - len(few):,} more: {what}")
 
@@ -115,7 +123,7 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
     ended = summary["completed"] + sum(summary.get(name) or 0 for name in BAD)
     silent = summary.get("engine_silent_seconds")
     engine = " (no engine)" if summary.get("engine") is False else " (the engine does not answer)" if silent else ""
-    parts = [f"{ended}/{summary['total']} {word(summary)}{engine}"]
+    parts = [f"{ended}/{summary['total']} {word(summary)}{engine}{_elapsed(summary)}"]
     parts += [f"{summary[name]} {name}" for name in BAD if summary.get(name)]
     if summary.get("group"):
         parts.append(f"group {clean(summary['group'])} ({summary['group_number']}/{summary['groups']})")
@@ -130,6 +138,12 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
     if width is not None and width_of(text) + _BAR + 3 > width:
         return cut(text, width, mark="", middle=False)
     return f"[{'#' * (_BAR * ended // total):<{_BAR}}] {text}"
+
+
+def _elapsed(summary: Mapping[str, Any]) -> str:
+    """Return for how long a batch has run, or ran; empty if that is not known."""
+    until = summary.get("finished") or (summary.get("last_progress") or 0.0) + (summary.get("age_seconds") or 0.0)
+    return f" after {moments.span(until - summary['created'])}" if until and summary.get("created") else ""
 
 
 def follow(

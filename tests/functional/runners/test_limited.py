@@ -189,6 +189,11 @@ def test_a_user_who_may_publish_the_job_may_start_a_batch_like_it(opts, made):
     answered, told = ask(opts, user(EVERYTHING), "batch.preview", like=JID, tgt="web1")
     assert answered, told
     assert (told["fun"], told["minions"]) == ("cmd.run", ["web1"])
+    assert told["sentence"] == "1 minion: all at once; goes on whatever fails; absent ones are left out"
+    assert (
+        ask(opts, user(EVERYTHING), "batch.start", like=JID, tgt="web1", preview=True)[1]["sentence"]
+        == told["sentence"]
+    )
 
 
 def test_a_minion_sends_no_notice_and_a_user_of_the_runner_may(opts):

@@ -129,3 +129,30 @@ def test_why_a_batch_was_halted_is_said_in_words(found, told):
 @pytest.mark.parametrize(("number", "told"), [(494.36, 490), (264, 260), (7.123, 7.1), (1234.5, 1200)])
 def test_an_estimate_has_two_digits(number, told):
     assert batch_summary.two_digits(number) == told
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (
+            {"batch": "1,3", "failures_allowed": 1.0, "offline": "queue"},
+            "6 minions: 1 first, then 3 at a time; stops at the second failure; absent ones are queued for 1 d",
+        ),
+        ({"batch": "6"}, "6 minions: all at once; goes on whatever fails; absent ones are left out"),
+        (
+            {
+                "batch": "2",
+                "groups": (("eu", 4), ("us", 2)),
+                "group_failures_allowed": (2.0, 1.0),
+                "max_failures": "50%",
+                "check": {"kind": "approve"},
+                "window": "Sat 02:00-05:00",
+                "offline": "fail",
+            },
+            "6 minions: 2 groups, one after the other, each with 2 at a time; sends only within Sat 02:00-05:00; waits for"
+            " an approval between them; stops when more than 50% of a group have failed; absent ones count as failed",
+        ),
+    ],
+)
+def test_a_preview_says_in_a_sentence_how_the_batch_would_go_on(asked, told):
+    assert batch_summary.preview(spec("abcdef", **asked), None, 86400.0)["sentence"] == told

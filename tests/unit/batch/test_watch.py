@@ -78,6 +78,19 @@ def test_elsewhere_there_are_lines_and_each_failure_comes_once():
     assert len(stream.getvalue().splitlines()) == 2
 
 
+def test_beside_a_failure_is_its_reason_and_beside_the_counts_how_long_it_has_run():
+    stream = io.StringIO()
+    display = Display(stream, lambda names: ((name, {"return": "disk full\nin /var"}) for name in names))
+    since = {"created": 1000.0, "last_progress": 1100.0}
+    for age in (20.0, 80.0):
+        display.show({**SUMMARY, **since, "age_seconds": age}, {"a": {"state": "failed", "retcode": 2}})
+    told = stream.getvalue().splitlines()
+    assert told[0] == "a: failed (retcode 2): disk full"
+    assert told[1].endswith("1200 completed after 2 min") and len(told) == 2, told
+    line = progress_line({**SUMMARY, **since, "age_seconds": 20.0}, 120)
+    assert "1470/5000 running after 2 min" in line and "left" in line
+
+
 def lines_of(*looks, stream=None):
     """What a display writes that is shown these, one after the other."""
     stream = stream or io.StringIO()
