@@ -104,5 +104,4 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
         acks=compat.HAS_START_EVENT,
         keep=float(salt.utils.job.get_keep_jobs_seconds(opts) or 0),
         is_takeover=lease.is_takeover,
-        history=lease.history,
     )

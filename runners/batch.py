@@ -180,7 +180,7 @@ def status(jid: object) -> dict[str, Any]:
         name; None if not given), tgt, tgt_type, user, driver, state (running, paused, stopping, complete, halted), the
         counts total, completed (returned with success), active, pending, failed, lost, offline, killed and timed_out,
         batch_size, stage, stages, sizes (as in ``batch.preview``), halted, halted_reason, stopped_by (a user),
-        taken_over_by (a user, or None), created, last_progress, age_seconds, rate (minions per minute since the start),
+        created, last_progress, age_seconds, rate (minions per minute since the start),
         eta_seconds (an estimate, or None), paused_by (operator, publish, permission, approval, window, start or rights;
         None if it is not paused), paused_reason, opens_at (when it goes on), blocked_reason (how other batches keep it
         from sending to more minions, or None), check (whether one is under way), approve (the stage that batch.approve
@@ -391,8 +391,7 @@ def resume(jid: object) -> bool:
     Let a paused batch go on. Returns True; refused for a batch that is not paused.
 
     Before it sends, the engine checks whether the batch's owner may still publish the job. If not, the batch pauses again
-    and says why. A user who resumes a batch that is paused for that reason takes it over: from then on their rights
-    count.
+    and says why. Another user, who has the rights, can stop it and run the rest with ``batch.retry which=all``.
 
     CLI Example:
 
@@ -403,8 +402,7 @@ def resume(jid: object) -> bool:
     jid, who = kinds.jid(jid), _caller()
     batch = _catalog().need(jid)
     _rights(who).permit_control(batch)
-    rights = {"owner": who.owner(), "on_behalf": who.limits()}
-    return _request("resume", who, batch, rights=rights)
+    return _request("resume", who, batch)
 
 
 @runner.verb
@@ -414,7 +412,7 @@ def approve(jid: object, stage: object = None) -> bool:
     for no approval.
 
     With ``approve_by``, only the users it names may approve, whatever their other rights, but never the user who started
-    the batch or took it over. Without it, anyone who may run its job may approve.
+    the batch. Without it, anyone who may run its job may approve.
 
     :param str jid: the batch's jid.
     :param int stage: the stage that is approved, from ``approve`` in ``batch.status``. With it, a late or repeated

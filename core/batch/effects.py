@@ -8,7 +8,7 @@ into the job cache is repeated here until it succeeds. Everything that blocks ru
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import compat, lines
@@ -48,11 +48,10 @@ class Effects:
     """
     :param ports: the ports to the world.
     :param close: closes a batch.
-    :param read_log: returns once the log, if there is one, has been read to its present end.
     """
 
-    def __init__(self, ports: Ports, close: Callable[[Live], None], read_log: Callable[[], Awaitable[None]]) -> None:
-        self._ports, self._close_batch, self._read_log = ports, close, read_log
+    def __init__(self, ports: Ports, close: Callable[[Live], None]) -> None:
+        self._ports, self._close_batch = ports, close
 
     def perform(self, live: Live, effects: Sequence[facts.Effect]) -> None:
         """Start the effects of a batch, in order. Never raises: what fails is repeated, but for a publish."""
@@ -147,21 +146,21 @@ class Effects:
         after each publish.
         """
         if before == self._ports.cache.keeps_first_load and not (before and live.load_kept):
-            await self._store_load(live)
+            try:
+                await self.store_load(live.batch.spec, live.is_new)
+                live.load_kept = True
+            except JobCacheError as exc:
+                log.error("Batch %s: its load is not in the job cache: %s", live.jid, exc)
 
-    async def _store_load(self, live: Live) -> None:
-        spec = live.batch.spec
+    async def store_load(self, spec: Spec, is_new: bool) -> None:
+        """Have the job cache keep a batch's load; ``is_new``: it has none of this jid yet. :raises JobCacheError:"""
         load = load_of(
             spec.jid, spec.fun, spec.arg, spec.kwargs, spec.tgt, spec.tgt_type, spec.user, spec.ret, kept_options(spec)
         )
         load[BATCH_MARK] = True
-        if live.batch.rights.owner:
-            load[WHO] = dict(live.batch.rights.owner)
-        try:
-            await self._ports.cache_worker.call(self._ports.cache.keep_load, spec.jid, load, spec.minions, live.is_new)
-            live.load_kept = True
-        except JobCacheError as exc:
-            log.error("Batch %s: its load is not in the job cache: %s", live.jid, exc)
+        if spec.owner:
+            load[WHO] = dict(spec.owner)
+        await self._ports.cache_worker.call(self._ports.cache.keep_load, spec.jid, load, spec.minions, is_new)
 
     async def _probe(self, live: Live, effect: facts.Probe) -> None:
         minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
@@ -232,15 +231,15 @@ class Effects:
     # -- rights -------------------------------------------------------------------------------------------------------
 
     async def _check_rights(self, live: Live, effect: facts.CheckRights) -> None:
-        spec, rights, lacking = live.batch.spec, live.batch.rights, self._ports.permission.lacking
+        lacking = self._ports.permission.lacking
         try:
-            reason = await self._ports.rights_worker.call(lacking, spec, rights.owner, rights.on_behalf, effect.minions)
+            reason = await self._ports.rights_worker.call(lacking, live.batch.spec, effect.minions)
         except Exception as exc:  # An eauth module may raise any exception of its client library.
             log.error("Batch %s waits, since it is not known whether its owner may still run it: %s", live.jid, exc)
             live.step(facts.RightsChecked(effect.question, trouble=f"{type(exc).__name__}: {exc}"))
             return
         if reason:
-            log.warning("Batch %s pauses: %s; salt-run batch.resume takes it over", live.jid, reason)
+            log.warning("Batch %s pauses: %s", live.jid, reason)
         live.step(facts.RightsChecked(effect.question, reason))
 
     # -- checks between stages ----------------------------------------------------------------------------------------
@@ -256,8 +255,7 @@ class Effects:
         """Return why the runner function stops the batch; empty if it does not."""
         spec, check = live.batch.spec, live.batch.spec.check
         words = [word.replace("{jid}", live.jid).replace("{stage}", str(effect.stage + 1)) for word in check["arg"]]
-        rights = live.batch.rights
-        limits = await self._ports.rights_worker.call(self._ports.permission.limits, rights.owner, rights.on_behalf)
+        limits = await self._ports.rights_worker.call(self._ports.permission.limits, spec)
         value, success = await self._ports.runner(check["fun"], words, spec.check_timeout, limits)
         if success is not True:
             error = str(value or "").strip().splitlines()[-1:]  # the last line of a traceback
@@ -352,18 +350,6 @@ class Effects:
         since = {minion: sent + ahead for minion, sent in live.batch.rely_on_memory(minions).items()}
         return await self._ports.cache_worker.call(self._ports.restarted, since) if since else ()
 
-    async def _prepare_queue(self, live: Live, effect: facts.PrepareQueue) -> None:
-        """
-        Store the load: the retry queue delivers only jobs that it finds in the job cache. Then read the log: a hand-over
-        overrides earlier kills, so minions on which an operator has killed the job must be left out.
-        """
-        while not (live.load_kept or live.gone):
-            await self._store_load(live)
-            if not live.load_kept:
-                await compat.sleep(RETRY_PAUSE)
-        await self._read_log()
-        live.step(facts.ReadyToQueue(effect.minions))
-
     def _queue(self, _live: Live, _effect: facts.Queue) -> None:
         self._ports.bus.fire(events.wake_tag(JOB_RETRY), {})
 
@@ -422,7 +408,6 @@ _IN_TIME: dict[type, Callable[[Effects, Live, Any], Any]] = {
     facts.Probe: Effects._probe,
     facts.AskRecords: Effects._ask_records,
     facts.Kill: Effects._kill,
-    facts.PrepareQueue: Effects._prepare_queue,
     facts.CheckRights: Effects._check_rights,
     facts.Check: Effects._check,
 }

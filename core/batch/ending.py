@@ -53,13 +53,10 @@ def acknowledged(batch: BatchState, fact: facts.Acknowledged, now: float) -> lis
     minion = fact.minion
     if not batch.wants_acknowledgement(minion):
         return []
-    if not batch.inflight.awaits_begin(minion):
-        batch.doubtful_starts[minion] += 1
     if batch.record.is_guess(minion):
-        was_killed = batch.outcomes[minion][0] is Outcome.KILLED
         batch.record.reopen(minion)
         batch.to_hand_over.pop(minion, None)
-        batch.inflight.revive(minion, now, was_killed)
+        batch.inflight.revive(minion, now)
     elif _has_received_it(batch, minion):
         batch.inflight.revive(minion, now)
     batch.inflight.seen_running(minion, now, begins=True)
@@ -149,13 +146,13 @@ def _give_up(batch: BatchState, minion: str, now: float) -> list[Effect]:
         batch.resends[minion] += 1
         batch.put_back([minion])
         return []
-    if flight.signalled or (flight.kills and flight.idle):
+    if flight.kills and flight.idle:
         batch.settle(minion, Outcome.TIMED_OUT if flight.expired else Outcome.KILLED, now, None)
     elif flight.seen or _is_lost(batch, minion, flight):
         batch.settle(minion, Outcome.LOST, now, None)
-        batch.record.begun.update([minion] if flight.seen else [])
     else:
         leave_out(batch, [minion], now)
+    batch.record.begun.update([minion] if flight.seen else [])
     return batch.check_budget()
 
 
@@ -177,7 +174,7 @@ def _never_got_it(batch: BatchState, minion: str, flight: Flight) -> bool:
     That is assumed if the outcome of its publish is not known, if its own records say so, or if its start would have
     been heard. A minion that did receive the job ignores the duplicate jid.
     """
-    if flight.kills or flight.signalled or not batch.inflight.is_idle(flight):
+    if flight.kills or not batch.inflight.is_idle(flight):
         return False
     if flight.seen and not flight.never_begun:
         return False
@@ -199,7 +196,6 @@ def leave_out(batch: BatchState, minions: list[str], now: float) -> None:
         batch.settle(minion, outcome, now, None)
     if batch.spec.offline == "queue":
         batch.to_hand_over.update(dict.fromkeys(minions))
-        batch.asked_queue &= not minions
 
 
 def hand_over(batch: BatchState) -> list[Effect]:
@@ -207,28 +203,13 @@ def hand_over(batch: BatchState) -> list[Effect]:
     Hand minions that were not there over to the retry queue, once all others have ended. Until then the batch may find
     that the job must not go on, and the queue knows nothing of stages, checks and failures.
     """
-    if _waits(batch) or batch.asked_queue or not batch.to_hand_over:
-        return []
-    batch.asked_queue = True
-    return [facts.PrepareQueue(tuple(batch.to_hand_over))]
-
-
-def _waits(batch: BatchState) -> bool:
     waits = batch.paused or batch.has_more() or batch.flights or batch.is_publishing() or batch.checks.under_way
-    return bool(waits or batch.halted)
-
-
-def ready_to_queue(batch: BatchState, fact: facts.ReadyToQueue, _now: float) -> list[Effect]:
-    """Hand minions over now, but for those on which an operator has ended the job meanwhile."""
-    if _waits(batch) or not batch.asked_queue:
-        batch.asked_queue = False
+    if waits or batch.halted or not batch.to_hand_over:
         return []
-    minions = tuple(minion for minion in fact.minions if minion in batch.to_hand_over)
-    for minion in minions:
-        batch.to_hand_over.pop(minion)
-        batch.touched.add(minion)
-    batch.asked_queue = False
-    return [facts.Queue(minions)] if minions else []
+    minions = tuple(batch.to_hand_over)
+    batch.to_hand_over.clear()
+    batch.touched.update(minions)
+    return [facts.Queue(minions)]
 
 
 def kill_what_was_late(batch: BatchState) -> list[Effect]:
@@ -254,18 +235,4 @@ def terminate(batch: BatchState, minions: Iterable[str]) -> list[Effect]:
 def kill_sent(batch: BatchState, fact: facts.KillSent, now: float) -> list[Effect]:
     """A kill was tried."""
     batch.inflight.kill_sent(fact.minions, fact.gently, now)
-    return []
-
-
-def signalled(batch: BatchState, fact: facts.Signalled, now: float) -> list[Effect]:
-    """
-    An operator has ended the job on minions, by a signal beside the batch. Unless the signal was for every job, minions
-    that were away, or seemed not to have received the job, do not get it later. The batch goes on with the minions that
-    it has not sent to.
-    """
-    batch.inflight.signalled(fact.minions, fact.every_job)
-    others = () if fact.every_job else tuple(each for each in fact.minions if each not in batch.inflight)
-    for minion in filter(batch.wants_signal, others):
-        _has_received_it(batch, minion)
-        batch.settle(minion, Outcome.KILLED, now, None)
     return []

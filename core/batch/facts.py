@@ -126,24 +126,6 @@ class KillSent(Fact):
 
 
 @dataclasses.dataclass(frozen=True)
-class Signalled(Fact):
-    """
-    An operator has published a signal, beside the batch, that ends the job on these minions. With ``every_job`` it ends
-    whatever runs there.
-    """
-
-    minions: tuple[str, ...]
-    every_job: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class ReadyToQueue(Fact):
-    """The job cache has the load, and the log was read: these minions can be handed over to the retry queue."""
-
-    minions: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class OpeningFound(Fact):
     """
     The present or next period in which the batch may send, in Unix time; ``closes`` is None if it has no end.
@@ -190,12 +172,9 @@ class PauseRequested(Fact):
 
 @dataclasses.dataclass(frozen=True)
 class ResumeRequested(Fact):
-    """
-    An operator wants a paused batch to go on. ``rights`` are their ``owner`` and ``on_behalf``, as in a Spec.
-    """
+    """An operator wants a paused batch to go on."""
 
     user: str = ""
-    rights: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,15 +210,11 @@ class Recovered(Fact):
     ``taken_over``: another master may have driven the batch before, and may have ended together with its engine.
 
     ``shared``: the batch sends only to minions that it is allotted.
-
-    ``history``: names the history of the database (see ``core/postgresql/lease.py``). If it differs from the one before, the
-    last rows may be missing. Empty if the database is a file.
     """
 
     settled_at: float = 0.0
     taken_over: bool = False
     shared: bool = False
-    history: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,13 +283,6 @@ class Kill(Effect):
 
     minions: tuple[str, ...]
     gently: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class PrepareQueue(Effect):
-    """Have the job cache keep the load, and read the log to its end. After this you must report ReadyToQueue."""
-
-    minions: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.batch.facts import Allotted
@@ -175,39 +174,22 @@ class Rights(Kept):
     Whether the owner of a batch may still run it: when to ask, and the answer.
 
     Rights can be taken away while a batch waits and while it runs. So an answer counts for ``FRESH`` seconds at most, and
-    never beyond a stage, a resume, an approval or a restart of the engine.
+    never beyond a resume, an approval or a restart of the engine.
 
     :param spec: what was asked for.
     """
 
     spec: Spec
-    #: The user who has taken the batch over, with their ``owner`` and ``on_behalf``; empty if no user has.
-    taken_over: Mapping[str, Any] = kept(dict)
     fresh_until: float | None = kept(nothing)
     question: int = kept(int)  # the number of the last question
     asking: bool = kept(bool)  # a question is under way
     ask_at: float | None = kept(nothing)  # when to ask next; None for at once
     trouble: str = kept(str)  # why there is no answer
-    lacking: bool = kept(bool)  # the batch is paused because the rights are lacking
-    #: The last stage after which the answer was dropped.
-    looked_after: int | None = kept(nothing)
-
-    @property
-    def owner(self) -> Mapping[str, Any]:
-        """The identity whose rights count; empty if it was not recorded."""
-        found: Mapping[str, Any] = self.taken_over["owner"] if self.taken_over else self.spec.owner
-        return found
-
-    @property
-    def on_behalf(self) -> Mapping[str, Any]:
-        """The limits of a runner function that the batch calls."""
-        found: Mapping[str, Any] = self.taken_over["on_behalf"] if self.taken_over else self.spec.on_behalf
-        return found
 
     @property
     def limited(self) -> bool:
         """Whether there are rights that could be taken away."""
-        return self.owner.get("kind") not in (None, "master")
+        return self.spec.owner.get("kind") not in (None, "master")
 
     def may_send(self, now: float) -> bool:
         """Tell whether it is known that the batch may send."""
@@ -229,36 +211,16 @@ class Rights(Kept):
         """Drop the last answer, and the answer to a question that is under way."""
         self.fresh_until, self.asking, self.ask_at = None, False, None
 
-    def doubt_after(self, stage: int) -> bool:
-        """Drop the answer at the end of a stage, once for each stage; tell whether this call did so."""
-        if not self.limited or self.looked_after == stage:
-            return False
-        self.looked_after = stage
-        self.doubt()
-        return True
-
     def told(self, question: int, reason: str, trouble: str, now: float) -> bool:
         """Take an answer, and tell whether it says that rights are lacking."""
         if not self.asking or question != self.question:
             return False
-        self.asking, self.trouble, self.lacking = False, trouble, bool(reason)
+        self.asking, self.trouble = False, trouble
         if trouble:
             self.ask_at = now + ASK_AGAIN
         else:
             self.fresh_until, self.ask_at = (None if reason else now + FRESH), None
-        return self.lacking
-
-    def resumed(self, user: str, rights: Mapping[str, Any]) -> None:
-        """An operator resumes the batch. If rights were lacking, that operator's rights count from now on."""
-        if self.lacking and rights:
-            self.taken_over = {**rights, "user": user}
-        self.lacking = False
-        self.doubt()
-
-    def recover(self) -> None:
-        """The engine has restarted: its configuration may have changed."""
-        self.looked_after = None
-        self.doubt()
+        return bool(reason)
 
     def next_due(self) -> float | None:
         """Return when to ask again; None if no time is set."""
@@ -274,7 +236,7 @@ class Checks(Kept):
     """
     The checks between stages: which one is under way, until when, and which was passed.
 
-    After a crash, a check that was under way begins again. It is never skipped.
+    A check that was under way when an engine ended begins again, once the batch may go on. It is never skipped.
 
     :param spec: what was asked for.
     """
@@ -304,7 +266,7 @@ class Checks(Kept):
         return not self.spec.check or self.passed == stage
 
     def begin(self, stage: int, now: float) -> None:
-        """Begin the check of a stage, or begin it again after a crash."""
+        """Begin the check of a stage."""
         self.stage = stage
         self.due = None if self.by_hand else now + self.spec.check_timeout + _GRACE
 
@@ -319,6 +281,12 @@ class Checks(Kept):
     def next_stage(self, now: float) -> None:
         """A stage begins."""
         self.began = now
+
+    def recover(self, now: float) -> None:
+        """The engine has restarted; the clock may have been set. An approval is still waited for."""
+        self.began = min(self.began, now)
+        if not self.by_hand:
+            self.end()
 
     def timed_out(self, now: float) -> str | None:
         """Return why the batch may not go on if the check under way has taken too long; else None."""

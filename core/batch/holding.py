@@ -99,7 +99,7 @@ def pause_requested(batch: BatchState, fact: facts.PauseRequested, _now: float) 
 def resume(batch: BatchState, fact: facts.ResumeRequested, now: float) -> list[Effect]:
     """Go on."""
     batch.paused = None
-    batch.rights.resumed(fact.user, fact.rights)
+    batch.rights.doubt()
     batch.pace.forget_failures(now)
     return [facts.Announce("resumed", {"user": fact.user})]
 

@@ -78,7 +78,6 @@ class Flight:
     runs: int = 0  # answers in a row that it runs the job
     never_begun: bool = False  # its own records say that it has not begun the job
     restarted: bool = False  # its process has restarted since it was sent to: it would run the job again
-    signalled: bool = False  # an operator has ended the job there, by a signal beside the batch
 
     def move(self, to: Phase, due: float | None = None) -> None:
         """Go to another phase, whose next step is due at ``due``. :raises ValueError: if the table forbids it."""
@@ -153,7 +152,7 @@ class InFlight:
     def awaits_begin(self, minion: str) -> bool:
         """Tell whether a minion was sent to and is not known to have begun."""
         flight = self.flights.get(minion)
-        return flight is not None and not flight.seen and flight.phase in (Phase.SENDING, Phase.SENT)
+        return flight is not None and not flight.seen and flight.phase is not Phase.KILLING
 
     def is_in_doubt(self, minion: str) -> bool:
         """Tell whether the batch is finding out what became of a minion."""
@@ -201,9 +200,9 @@ class InFlight:
         self.flights[minion].began = now
         self._move(minion, Phase.SENT, self._next_look(minion, now))
 
-    def revive(self, minion: str, now: float, signalled: bool = False) -> None:
+    def revive(self, minion: str, now: float) -> None:
         """Take in a minion that was given up too early; there may be no slot free for it."""
-        self.flights[minion] = Flight(Phase.SENT, now, began=now, signalled=signalled)
+        self.flights[minion] = Flight(Phase.SENT, now, began=now)
         self._touched.add(minion)
 
     def remove(self, minion: str) -> bool:
@@ -348,12 +347,6 @@ class InFlight:
             self._move(minion, Phase.KILLING)
         return chosen
 
-    def signalled(self, minions: Iterable[str], every_job: bool) -> None:
-        """An operator has ended the job on minions; with ``every_job``, whatever runs there, this job or another."""
-        for minion in minions:
-            if minion in self.flights and (self.flights[minion].seen or not every_job):
-                self._changed(minion).signalled = True
-
     def kill_sent(self, minions: Iterable[str], gently: bool, now: float) -> None:
         """A kill was sent to minions: ask soon whether it worked; after a gentle one, leave the job time to clean up."""
         for minion in self.of(minions, Phase.KILLING):
@@ -377,13 +370,13 @@ class InFlight:
         for minion in minions:
             self._changed(minion).unknown = True
 
-    def recover(self, now: float, doubtful_since: float | None) -> tuple[str, ...]:
+    def recover(self, now: float, doubtful_since: float | None) -> None:
         """
-        The engine has restarted: nothing that was under way has a known outcome. What is known stays known.
+        The engine has restarted: nothing that was under way has a known outcome. What is known stays known. All minions
+        must be looked for. Those that were being asked, or were about to be given up, are asked again unless they have
+        returned: what they said of their records is lost.
 
         :param doubtful_since: publishes after that time may not have left the master, which ended soon after.
-        :return: the minions to look for. Those that were being asked, or were about to be given up, are asked again
-            unless they have returned: what they said of their records is lost.
         """
         self.doubt_silence()
         self.doubt_publish(self.end_publish())
@@ -399,7 +392,6 @@ class InFlight:
                 self._move(minion, Phase.LOOKING)
             recent = doubtful_since is not None and flight.since >= doubtful_since
             flight.unknown = flight.unknown or (recent and not flight.seen)
-        return tuple(self.flights)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

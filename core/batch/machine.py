@@ -30,7 +30,6 @@ from typing import Any
 
 from saltext.jobs.core.batch import ending, facts, holding, sending
 from saltext.jobs.core.batch.facts import Announce, Close, Effect, Fact, LookUp, Recovered
-from saltext.jobs.core.batch.pending import Pending
 from saltext.jobs.core.batch.state import BatchState
 
 
@@ -94,49 +93,23 @@ DOUBTFUL = 5.0
 def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
     """Recover a batch: the outcomes of what was under way are unknown."""
     batch.room.recover(fact.shared)
-    lacks_rows = bool(batch.history) and batch.history != fact.history
-    batch.history = fact.history
-    began: list[Effect] = []
-    if batch.started is None and lacks_rows:  # what is missing may include its start
-        batch.started = now
-        began.append(Announce("new"))
-    if batch.closed:
-        return []
+    batch.pace.recover(now)
     if batch.started is None:
-        batch.pace.recover(now)  # it begins with the next Tick
-        return []
+        return []  # it begins with the next Tick
     if batch.finished:
         return [Announce("halted" if batch.halted else "complete"), Close()]
-    master_may_have_ended, last_step = fact.taken_over or fact.settled_at > now, batch.stepped_at
-    batch.pace.recover(now)
     batch.publish_window.reset()
     batch.schedule.recover()
-    batch.rights.recover()
-    batch.checks.began = min(batch.checks.began, now)  # the clock may have been set
+    batch.rights.doubt()
+    batch.checks.recover(now)
     batch.presence.ping_at, batch.presence.settled_at = now, fact.settled_at
     if batch.spec.presence == "ping" or fact.settled_at > now:
         batch.await_signs()
-    if lacks_rows:
-        _doubt_sendable(batch, now)
-    effects = [*began, Announce("halted")] if batch.halted else began
-    if batch.checks.under_way and (batch.checks.by_hand or not batch.rights.limited):
-        effects += holding.begin_check(batch, now)
-    elif batch.checks.under_way:
-        batch.checks.end()  # it is made again once the owner's right is confirmed
-    in_flight = batch.inflight.recover(now, last_step - DOUBTFUL if master_may_have_ended else None)
-    given_up = tuple(minion for minion in batch.unsettled() if minion not in batch.inflight)
-    batch.catching_up = {*in_flight, *given_up}
-    return [*effects, LookUp(in_flight + given_up)] if batch.catching_up else effects
-
-
-def _doubt_sendable(batch: BatchState, now: float) -> None:
-    """The last rows are lost: any minion may have been sent to."""
-    minions = batch.pending()
-    batch.waiting = Pending((), batch.membership, batch.pace.group)
-    batch.presence.unseen.clear()
-    batch.maybe_received.clear()
-    batch.pace.charge(len(minions))
-    batch.inflight.send((*(batch.inflight.publishing or ()), *minions), now)
+    effects: list[Effect] = [Announce("halted")] if batch.halted else []
+    master_may_have_ended = fact.taken_over or fact.settled_at > now
+    batch.inflight.recover(now, batch.stepped_at - DOUBTFUL if master_may_have_ended else None)
+    batch.catching_up = set(batch.unsettled())
+    return [*effects, LookUp(tuple(batch.catching_up))] if batch.catching_up else effects
 
 
 def _closed(batch: BatchState, _fact: facts.Closed, _now: float) -> list[Effect]:
@@ -148,7 +121,6 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.Seen: sending.seen,
     facts.Pinged: sending.pinged,
     facts.PingFailed: sending.ping_failed,
-    facts.ReadyToQueue: ending.ready_to_queue,
     facts.OpeningFound: holding.opening_found,
     facts.Checked: holding.checked,
     facts.Published: sending.published,
@@ -163,7 +135,6 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.NeverBegun: ending.never_begun,
     facts.Recorded: ending.recorded,
     facts.KillSent: ending.kill_sent,
-    facts.Signalled: ending.signalled,
     facts.StopRequested: holding.stop,
     facts.PauseRequested: holding.pause_requested,
     facts.ResumeRequested: holding.resume,

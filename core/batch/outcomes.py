@@ -20,7 +20,7 @@ class Outcome(str, enum.Enum):
     FAILED = "failed"  # returned without success; or was away, and the batch counts that as failed
     LOST = "lost"  # may have begun, has not returned, and now is silent or does not run the job
     OFFLINE = "offline"  # was not there
-    KILLED = "killed"  # was killed by a stop or by a signal of an operator, and has not returned
+    KILLED = "killed"  # was killed by a stop, and has not returned
     TIMED_OUT = "timed_out"  # ran longer than ``max_runtime``, was killed for that, and has not returned with success
 
 
@@ -51,7 +51,7 @@ class Outcomes:
     def __init__(self, spec: Spec, membership: Membership, touched: set[str]) -> None:
         self.spec, self.membership, self._touched = spec, membership, touched
         self.ended: dict[str, Ended] = {}
-        self.begun: set[str] = set()  # lost minions that are known to have begun the job
+        self.begun: set[str] = set()  # minions without a return that are known to have begun the job
         self.budget_used = 0
         self.group_used = [0] * self.membership.groups  # used part of the budget, by group
         self.counts = collections.Counter[Outcome]()
@@ -79,7 +79,7 @@ class Outcomes:
         return minion in self.ended and self.ended[minion][2] is None
 
     def timed_out(self, minion: str) -> bool:
-        """Tell whether a minion was killed because it ran too long: it had begun the job, and does not begin it again."""
+        """Tell whether a minion was killed because it ran too long."""
         return minion in self.ended and self.ended[minion][0] is Outcome.TIMED_OUT
 
     def overdrawn(self) -> str | None:

@@ -50,15 +50,14 @@ class Permission:
         """Return those of some minions whose keys this master has not accepted. Blocks. :raises OSError:"""
         return sorted(frozenset(minions) - minion_keys(self._opts)[0])
 
-    def lacking(self, spec: Spec, owner: Mapping[str, Any], limits: Mapping[str, Any], minions: tuple[str, ...]) -> str:
+    def lacking(self, spec: Spec, minions: tuple[str, ...]) -> str:
         """
-        Return why the owner of a batch may not run it on these minions any more; empty if they may.
+        Return why the owner of a batch may not run it on these minions any more; empty if they may. If no owner was kept,
+        everything is permitted.
 
-        :param owner: the record of an Identity; empty if none was kept, and then everything is permitted.
-        :param limits: as ``Caller.limits``.
         :raises Exception: anything that an eauth module raises if it cannot tell now.
         """
-        who = Identity.from_record(owner)
+        who = Identity.from_record(spec.owner)
         if who is None:
             return ""
         if who.kind == PEER_RUN:
@@ -77,22 +76,23 @@ class Permission:
                 return next(iter(standing.unsure.values()))
         if check.get("kind") == "runner":
             arg, kwargs = salt.utils.args.parse_input(list(check["arg"]), condition=False)
-            grants = self.limits(owner, limits).get("grants")
+            grants = self.limits(spec).get("grants")
             if grants is not None and not self._access.may_run(grants, check["fun"], arg, kwargs):
                 return f"{who.name} may not call the runner function {check['fun']} any more"
         return ""
 
-    def limits(self, owner: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:
+    def limits(self, spec: Spec) -> dict[str, Any]:
         """
-        Return the limits of a runner function that is called for an owner, with the current access list.
+        Return the limits of a runner function that is called for a batch's owner, with the current access list.
 
         :raises Exception: as ``lacking``.
         """
-        who = Identity.from_record(owner)
+        who = Identity.from_record(spec.owner)
         lists = None if who is None or who.kind in (MASTER, PEER_RUN) else self._access.lists_of(who)
         if who is None or lists is None:
-            return dict(limits)
-        return {"name": who.name, "account": "", "eauth": "", "who": dict(owner), **limits, "grants": lists}
+            return dict(spec.on_behalf)
+        named = {"name": who.name, "account": "", "eauth": "", "who": dict(spec.owner)}
+        return {**named, **spec.on_behalf, "grants": lists}
 
 
 # -- what the runner asks: the rights of its caller ---------------------------------------------------------------------
@@ -144,19 +144,15 @@ class CallerRights:
     def permit_approval(self, batch: Batch) -> None:
         """
         Refuse a user who may not approve a batch. With ``approve_by``, only the users it names may approve, but never the
-        user who started the batch or took it over. Without it, anyone who may run the job may approve.
+        user who started the batch. Without it, anyone who may run the job may approve.
         """
-        who, spec, taken_over = self._who, batch.spec, batch.rights.taken_over
+        who, spec = self._who, batch.spec
         if not spec.approve_by:
             self.permit_control(batch)
             return
         require_no_peer(who)
-        started = {
-            _person(spec.owner, spec.user),
-            _person(taken_over.get("owner"), str(taken_over.get("user") or spec.user)),
-        }
-        if _person(who.owner(), who.name) in started:
-            raise Refused(f"{who.name} has started or taken over batch {spec.jid}: another user has to approve it")
+        if _person(who.owner(), who.name) == _person(spec.owner, spec.user):
+            raise Refused(f"{who.name} has started batch {spec.jid}: another user has to approve it")
         wanted = set(spec.approve_by)
         if not wanted & names_of(who) and not wanted & {f"%{name}" for name in groups_of(self._opts, who)}:
             raise Refused(f"{who.name} may not approve batch {spec.jid}; {', '.join(spec.approve_by)} may (approve_by)")

@@ -46,7 +46,6 @@ class Ports:
     * ``keep``: seconds for which ended batches are kept; 0 for ever.
     * ``is_takeover``: whether another master led the engine before, or may have led it; that one may have ended in the
       middle of anything.
-    * ``history``: the history of the database, as in ``facts.Recovered``; empty if it is a file.
     """
 
     loop: Any
@@ -71,7 +70,6 @@ class Ports:
     acks: bool
     keep: float
     is_takeover: bool = True
-    history: str = ""
 
     def close(self) -> None:
         """Release sockets and threads."""

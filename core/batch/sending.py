@@ -92,8 +92,6 @@ def _next_stages(batch: BatchState, now: float) -> list[Effect]:
     while batch.waiting and batch.pace.stage_is_over(len(batch.inflight), batch.waiting.available):
         if not batch.waiting.available and _group_awaits_signs(batch):
             return []
-        if batch.rights.doubt_after(batch.pace.stage):
-            return holding.heed_rights(batch, now)
         if batch.checks.must_begin(batch.pace.stage):
             return holding.begin_check(batch, now)
         if not batch.checks.may_go_on(batch.pace.stage):

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.effects import Effects
-from saltext.jobs.core.batch.gates import Rights
 from saltext.jobs.core.batch.live import Live, Turns
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.metrics import Tally, figures
@@ -29,10 +28,9 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import NotYet, StateError
-from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.ledger.log import Position
-from saltext.jobs.core.log.records import EVERY_JOB, Published, Record
+from saltext.jobs.core.log.records import Published, Record
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
 from saltext.jobs.core.options.engines import BatchSettings
@@ -41,8 +39,6 @@ log = lines.logger(__name__)
 
 #: Seconds between two passes of the maintenance.
 INTERVAL = 5.0
-#: Most batches that a user with limited rights may leave waiting: each is kept in memory with its arguments.
-MOST_WAITING = 20
 #: Seconds that all minions need to connect again to a restarted master.
 YOUNG = 120.0
 
@@ -66,7 +62,7 @@ class BatchShell:
         self._sharing = sharing(settings.max_in_flight, ports.loop, ports.clock, self._tell)
         self._proof = Proof(ports.loop, ports.clock, ports.log(self, ports.store.cursor()), self)
         ports.questions.read_log = self._proof.read_on
-        self._effects = Effects(ports, self._close, self._proof.read_on)
+        self._effects = Effects(ports, self._close)
         self._turns = Turns(ports.loop, ports.disk_worker, ports.store, self._effects.perform, self._position)
         self.history = History()
         control = {verb: functools.partial(self._control, make) for verb, make in _WISHES.items()}
@@ -168,25 +164,12 @@ class BatchShell:
         self._proof.wake()
 
     def logged(self, record: Record) -> None:
-        """Take a return or a signal from the log."""
+        """Take a return from the log."""
         if isinstance(record, Published):
-            self._signalled(record)
             return
         self._ports.questions.logged(record)
         if self.functions_of(record.jid, record.minion) is not None:
             self._tell(record.jid, facts.Returned(record.minion, record.retcode))
-
-    def _signalled(self, record: Published) -> None:
-        """
-        Tell batches on which minions an operator's signal ends their jobs. Publishes of our engines have an origin. A signal
-        among several functions ends nothing: its user may not be permitted all of them.
-        """
-        if record.origin or not record.sent or record.functions not in KILLS:
-            return
-        for live in list(self.live.values()):
-            named = tuple(filter(live.batch.wants_signal, record.minions))
-            if named and (live.jid in record.ends or EVERY_JOB in record.ends):
-                live.step(facts.Signalled(named, live.jid not in record.ends))
 
     def on_read(self) -> None:
         """Do nothing: effects that need the log read to its end see to that themselves (``Proof.read_on``)."""
@@ -258,10 +241,10 @@ class BatchShell:
                     f"the master whose engine leads has not accepted the keys of {len(strangers)} of the minions, such as "
                     f"{strangers[0]}: accept them there too (salt-run batch.masters names it)"
                 )
-            self._require_room_for(spec)
             spec = self._completed(spec)
+            if spec.offline == "queue":  # the retry queue delivers only jobs that it finds in the job cache
+                await self._effects.store_load(spec, is_new=True)
             batch = Batch(spec, ports.clock.now())
-            batch.history = ports.history
             known = self._take_in(batch)
             known.is_new = True
             batch.room.shared = self._sharing.limit is not None
@@ -274,19 +257,6 @@ class BatchShell:
             await compat.sleep(0)  # lets the windows be worked out, so that an open one is not reported as shut
             answer = summary(known.batch, ports.clock.now())
         return answer
-
-    def _require_room_for(self, spec: Spec) -> None:
-        """:raises ValueError: if the user, who has limited rights, has left too many batches that wait to begin."""
-        waiting = [
-            live.jid
-            for live in self.live.values()
-            if live.batch.spec.user == spec.user and not (live.batch.finished or live.batch.pace.publishes)
-        ]
-        if Rights(spec).limited and len(waiting) >= MOST_WAITING:
-            raise ValueError(
-                f"{spec.user} has {len(waiting)} batches that have not begun, and may have no more, as a user with limited "
-                f"rights: stop one (salt-run batch.stop {waiting[0]}), or let one begin"
-            )
 
     def _completed(self, spec: Spec) -> Spec:
         """Return the Spec with values from the engine's options. :raises ValueError: if it cannot be carried out."""
@@ -331,10 +301,8 @@ class BatchShell:
     def _recovered(self, live: Live) -> facts.Recovered:
         """Return the fact of this engine's start. Minions take a while to connect to a master that has just started."""
         left = YOUNG - self._ports.master_age()
-        clock = self._ports.clock
-        settled_at, shared = clock.now() + left if left > 0 else 0.0, self._sharing.limit is not None
-        ports = self._ports
-        return facts.Recovered(settled_at, ports.is_takeover, shared, ports.history)
+        settled_at = self._ports.clock.now() + left if left > 0 else 0.0
+        return facts.Recovered(settled_at, self._ports.is_takeover, self._sharing.limit is not None)
 
     def _attempt(self, what: str, function: Callable[..., T], *args: Any) -> T | None:
         """Call a function; an error is logged, and the next pass calls it again."""
@@ -397,15 +365,10 @@ class BatchShell:
             self._effects.perform(live, [facts.Announce("progress")])
 
 
-def _rights_in(request: Mapping[str, Any]) -> dict[str, Any]:
-    rights = request.get("rights")
-    return dict(rights) if isinstance(rights, Mapping) else {}
-
-
 #: For each verb of a request: what makes the fact, from the request and the user who asks.
 _WISHES: Mapping[str, Callable[[Mapping[str, Any], str], facts.Fact]] = {
     "stop": lambda request, user: facts.StopRequested(bool(request.get("kill")), user),
     "pause": lambda request, user: facts.PauseRequested(user),
-    "resume": lambda request, user: facts.ResumeRequested(user, _rights_in(request)),
+    "resume": lambda request, user: facts.ResumeRequested(user),
     "approve": lambda request, user: facts.Approved(int(request["stage"]), user),
 }

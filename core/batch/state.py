@@ -38,8 +38,6 @@ from saltext.jobs.core.batch.spec import Spec
 #: The parts of a batch that keep something in its row.
 PARTS = ("pace", "presence", "publish_window", "room", "schedule", "rights", "checks")
 
-#: How many starts on the bus are believed of a minion that is in doubt or was given up.
-_STARTS_BELIEVED = 3
 
 S = TypeVar("S", bound="BatchState")
 
@@ -66,9 +64,7 @@ class BatchState(Kept):
     waiting: Pending = made(Pending)
     maybe_received: set[str] = made(set)  # they are pending again
     resends: Counter[str] = made(Counter)
-    doubtful_starts: Counter[str] = made(Counter)
     to_hand_over: dict[str, None] = made(dict)  # to the retry queue
-    asked_queue: bool = made(bool)  # whether the hand-over of all ``to_hand_over`` is being prepared
     created: float = kept(float)
     started: float | None = kept(nothing)  # when the start was announced
     last_progress: float = kept(float)
@@ -82,7 +78,6 @@ class BatchState(Kept):
     stopped_by: str = kept(str)
     stepped_at: float = kept(float)  # when the last fact became known
     catching_up: set[str] = made(set)  # minions whose returns from before this engine are looked for
-    history: str = kept(str)  # that of the database: see the fact ``Recovered``
 
     def __init__(self, spec: Spec, now: float) -> None:
         for field in dataclasses.fields(self):
@@ -115,7 +110,6 @@ class BatchState(Kept):
             minion in self.record.begun,
             minion in self.maybe_received,
             self.resends[minion],
-            self.doubtful_starts[minion],
             minion in self.to_hand_over,
         ]
 
@@ -131,7 +125,7 @@ class BatchState(Kept):
         for name in PARTS:
             getattr(batch, name).load(row[name])
         flights = {}
-        for minion, (flight, ended, begun, may_have_it, resends, starts, is_away) in parts.items():
+        for minion, (flight, ended, begun, may_have_it, resends, is_away) in parts.items():
             if flight:
                 flights[minion] = Flight.from_list(flight)
             if ended:
@@ -145,7 +139,6 @@ class BatchState(Kept):
             if is_away:
                 batch.to_hand_over[minion] = None
             batch.resends.update({minion: resends} if resends else {})
-            batch.doubtful_starts.update({minion: starts} if starts else {})
         batch.inflight.load(flights)
         pending = [minion for minion in spec.minions if not (minion in flights or minion in batch.outcomes)]
         pending.sort(key=lambda minion: minion not in batch.maybe_received)
@@ -273,11 +266,6 @@ class BatchState(Kept):
         """Whether a return of ``minion`` changes anything."""
         return minion in self.inflight or minion in self.maybe_received or self.record.is_guess(minion)
 
-    def wants_signal(self, minion: str) -> bool:
-        """Whether an operator's signal that ends the job on ``minion``, if the job runs there, changes anything."""
-        is_sent_again = minion in self.maybe_received and minion in self.resends
-        return minion in self.inflight or minion in self.to_hand_over or is_sent_again
-
     def wants_start(self, minion: str) -> bool:
         """Whether a start of the process of ``minion`` changes anything."""
         return self.inflight.relies_on_hearing(minion)
@@ -286,16 +274,15 @@ class BatchState(Kept):
         """
         Whether the event that ``minion`` has begun the job changes anything.
 
-        Such starts are unauthenticated, and a forger can fire any number of them. So a deadline moves only once per
-        publish, and only a few starts are believed of a minion that is in doubt or was given up.
+        Such starts are unauthenticated, and a forger can fire any number of them. So a start is believed only of a minion
+        that is not known to have begun.
         """
         if self.finished:
             return False
-        if self.inflight.awaits_begin(minion):
-            return True
-        given_up = minion in self.maybe_received or (self.record.is_guess(minion) and not self.record.timed_out(minion))
-        open_to_doubt = given_up or self.inflight.is_in_doubt(minion)
-        return open_to_doubt and self.doubtful_starts[minion] < _STARTS_BELIEVED
+        if minion in self.inflight:
+            return self.inflight.awaits_begin(minion)
+        is_guess = self.record.is_guess(minion) and minion not in self.record.begun
+        return is_guess or minion in self.maybe_received
 
     def accepts(self, fact: Fact) -> bool:
         """Whether a request changes anything."""
@@ -380,7 +367,7 @@ class BatchState(Kept):
 
     def halt(self, reason: str) -> list[Effect]:
         """Send to no minion any more, for this reason."""
-        self.halted, self.asked_queue = reason, False
+        self.halted = reason
         self.checks.end()
         self.paused = self.pace.publish_at = None
         return [facts.Announce("halted")]
@@ -390,7 +377,6 @@ class BatchState(Kept):
         if self.halted:
             return []
         self.paused, self.announced, self.pace.publish_at = Pause(by, detail), None, None
-        self.asked_queue = False
         return [facts.Announce("paused", self.paused.payload())]
 
     def failed_again(self, reason: str, now: float) -> list[Effect]:

@@ -52,8 +52,6 @@ def ask_of(batch: Batch, minions: Sequence[str]) -> Asks:
     """Return the request that the retry queue take minions over."""
     request: dict[str, Any] = {"do": "enqueue", "batch": True, "jid": batch.spec.jid, "minions": list(minions)}
     request["reason"] = "offline in a batch"
-    if batch.rights.taken_over:
-        request["who"] = dict(batch.rights.owner)
     return {(JOB_RETRY, requests.new_id()): salt.payload.dumps(request)}
 
 

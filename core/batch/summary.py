@@ -88,7 +88,6 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "stopped_by": batch.stopped_by or None,
         "driver": DRIVER,
         "user": spec.user,
-        "taken_over_by": batch.rights.taken_over.get("user") or None,
         "created": batch.created,
         "last_progress": batch.last_progress,
         "age_seconds": max(0.0, now - batch.last_progress),
@@ -233,7 +232,8 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
     for minion, (outcome, since, retcode, started) in batch.outcomes.items():
         known[minion] = _minion(outcome.value, since, retcode, started)
     for minion in batch.record.begun:
-        known[minion]["begun"] = True
+        if known[minion]["state"] == Outcome.LOST.value:
+            known[minion]["begun"] = True
     if batch.spec.groups:
         for minion, record in known.items():
             record["group"] = batch.spec.groups[batch.membership.of(minion)][0]

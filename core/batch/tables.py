@@ -141,7 +141,6 @@ def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
         ("options", _given(options)),
         ("", _times(batch, page)),
         ("retry of", batch.get("parent")),
-        ("taken over by", batch.get("taken_over_by")),
         ("driven by the master", batch.get("engine_master")),
         ("driven by", None if _is_ours(batch) else "Salt itself, not by the batch_manager engine"),
     ]

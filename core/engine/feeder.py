@@ -1,9 +1,9 @@
 """
 Writes the log for batches on a master whose job cache is another than ours: nothing else of the engines knows of that.
 
-Returns, answers and kills are heard on the bus, where any accepted minion can forge them. So each is looked for in the job
-cache, together with the others of that time, and gets its record once the job cache has it. If returns in the job cache are
-no better evidence than events (``why_unproven``), the event of a return counts as it is, and kills are not believed.
+Returns and answers are heard on the bus, where any accepted minion can forge them. So each is looked for in the job cache,
+together with the others of that time, and gets its record once the job cache has it. If returns in the job cache are no
+better evidence than events (``why_unproven``), the event of a return counts as it is.
 
 It must never tell of a return that nothing proves, and must tell of a gap when the bus may have lost events.
 """
@@ -17,8 +17,7 @@ from typing import Any, Protocol
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.functions import KILLS
-from saltext.jobs.core.log.records import Record, Returned, is_question, publish_of, return_of
+from saltext.jobs.core.log.records import Returned, return_of
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import OURS, JobCache
@@ -98,7 +97,6 @@ class Feeder:
         self._heard: dict[
             tuple[str, str], tuple[int, float]
         ] = {}  # (jid, minion): how many looks, and when the next is due
-        self._signals: set[str] = set()  # jids that are looked for
         self._is_looking = False
         self._quiet = Quiet(log)
         if unproven:
@@ -106,9 +104,9 @@ class Feeder:
         bus.tell_too(self)
 
     def wants(self, tag: str) -> bool:
-        """Whether an event is a publish, or a return that would change anything."""
+        """Whether an event is a return that would change anything."""
         parts = events.parts_of_job(tag)
-        return parts is not None and (parts[1] == "new" or (parts[1] == "ret" and self._waits_for(parts[0], parts[2])))
+        return parts is not None and parts[1] == "ret" and self._waits_for(parts[0], parts[2])
 
     def _waits_for(self, jid: str, minion: str) -> bool:
         return self._follower.functions_of(jid, minion) is not None or self._asks(jid)
@@ -126,19 +124,17 @@ class Feeder:
                 if not self._is_looking:
                     self._is_looking = True
                     self._loop.spawn_callback(self._look)
-        elif isinstance(fact, events.JobPublished) and fact.fun in KILLS and not self._believes:
-            self._loop.spawn_callback(self._find_kill, fact.jid)
 
     def on_gap(self) -> None:
         """Events may have been lost."""
         self._loop.spawn_callback(self._write)
 
-    async def _write(self, *records: Record) -> None:
+    async def _write(self, *records: Returned) -> None:
         """Append records; a gap if there are none."""
         await self._worker.call(self._append, records)
         self._follower.wake()
 
-    def _append(self, records: tuple[Record, ...]) -> None:
+    def _append(self, records: tuple[Returned, ...]) -> None:
         for record in records:
             self._writer.append(record)
         if not records:
@@ -191,27 +187,3 @@ class Feeder:
         # Salt's job caches keep the return alone, which counts as one of the job's functions.
         fun = self._follower.functions_of(jid, minion) or ""
         return return_of(jid, minion, {**data, "fun": fun}, self._asks(jid))
-
-    async def _find_kill(self, jid: str) -> None:
-        if jid in self._signals or len(self._signals) >= MOST_WAITING:
-            return
-        self._signals.add(jid)
-        looks = 0
-        while looks < len(AGAIN):  # the master fires the event before it stores the load
-            await compat.sleep(AGAIN[looks])
-            try:
-                load = await self._worker.call(self._cache.published_load, jid)
-            except JobCacheError as exc:
-                self._quiet.error("kill", "Signals: what the bus tells waits for the job cache: %s", exc)
-                await compat.sleep(LONGEST_PAUSE)
-                continue
-            if load.get("Minions"):
-                origin = "batch_manager" if is_question(load) else ""
-                await self._write(publish_of(jid, load, load["Minions"], "", origin))
-                self._signals.discard(jid)
-                return
-            looks += 1
-        self._signals.discard(jid)
-        self._quiet.warning(
-            jid, "Job %s: what the bus tells is not in the job cache and does not count: %s", jid, "a signal"
-        )

@@ -58,14 +58,6 @@ OURS = "saltext/jobs/"
 
 
 @dataclass(frozen=True)
-class JobPublished:
-    """The master has published a job (``salt/job/<jid>/new``)."""
-
-    jid: str
-    fun: str
-
-
-@dataclass(frozen=True)
 class JobReturned:
     """A minion has returned a job (``salt/job/<jid>/ret/<minion>``). The return itself is left out on purpose."""
 
@@ -97,7 +89,7 @@ class PresenceChanged:
     new: tuple[str, ...]
 
 
-BusFact = JobPublished | JobReturned | JobStarted | MinionStarted | PresenceChanged
+BusFact = JobReturned | JobStarted | MinionStarted | PresenceChanged
 
 
 def job_of(tag: str) -> str | None:
@@ -168,8 +160,6 @@ def _job_fact(parts: list[str], data: Mapping[str, Any]) -> BusFact | None:
     jid, kind = parts[2], parts[3]
     if not is_plain(jid):
         return None
-    if kind == "new" and len(parts) == 4 and data.get("jid") == jid:
-        return JobPublished(jid, function_of(data))
     if len(parts) != 5 or not is_plain(parts[4]) or data.get("id") != parts[4]:
         return None
     if kind == "ret" and data.get("jid") == jid:

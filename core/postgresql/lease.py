@@ -150,8 +150,7 @@ class TableLease(Lease):
             return former
         if former:
             log.warning(
-                "The %s engine: the database has another history than before (%s), and may lack the last writes; minions "
-                "are asked what they may have begun",
+                "The %s engine: the database has another history than before (%s), and may lack the last writes",
                 self._engine,
                 "a failover, or it was restored" if not former.startswith(server) else "it was restored",
             )

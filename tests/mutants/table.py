@@ -95,7 +95,7 @@ _TABLE = (
     (
         "a job that is killed goes out again",
         "core/batch/ending.py",
-        "if flight.kills or flight.signalled or not batch.inflight.is_idle(flight):",
+        "if flight.kills or not batch.inflight.is_idle(flight):",
         "if not batch.inflight.is_idle(flight):",
         TOGETHER,
     ),
@@ -167,7 +167,7 @@ _TABLE = (
         "core/batch/gates.py",
         'return self.owner.get("kind") not in (None, "master")',
         "return False",
-        "tests/unit/batch/test_shell_rollout.py::test_a_batch_whose_owner_has_lost_the_right_waits_for_a_user_who_has_it",
+        "tests/unit/batch/test_shell_rollout.py::test_a_batch_whose_owner_has_lost_the_right_waits_until_it_is_given_back",
     ),
     (
         "more minions are in flight over all batches than may be",
@@ -179,8 +179,8 @@ _TABLE = (
     (
         "a halted batch hands minions over to the retry queue",
         "core/batch/ending.py",
-        "if waits or batch.asked_queue or batch.halted or not batch.to_hand_over:",
-        "if waits or batch.asked_queue or not batch.to_hand_over:",
+        "if waits or batch.halted or not batch.to_hand_over:",
+        "if waits or not batch.to_hand_over:",
         TOGETHER,
     ),
     # where both meet
@@ -217,20 +217,6 @@ _TABLE = (
         "core/batch/ending.py",
         "batch.has_more() or batch.flights or",
         "batch.has_more() or",
-        TOGETHER,
-    ),
-    (
-        "a batch that goes on does not ask the retry queue again",
-        "core/batch/machine.py",
-        "batch.asked_queue = False  # ask again",
-        "batch.asked_queue = bool(batch.to_hand_over)  # ask again",
-        TOGETHER,
-    ),
-    (
-        "a minion on which an operator has killed the job in flight is handed over",
-        "core/batch/ending.py",
-        "if flight.signalled or (flight.kills and flight.idle):",
-        "if flight.kills and flight.idle:",
         TOGETHER,
     ),
     # the retry queue
@@ -473,8 +459,8 @@ _TABLE = (
     (
         "the user who started a batch approves it",
         "core/batch/permission.py",
-        'raise Refused(f"{who.name} has started or taken over',
-        'log = (f"{who.name} has started or taken over',
+        'raise Refused(f"{who.name} has started',
+        'log = (f"{who.name} has started',
         "tests/functional/batch/test_approval.py::test_the_user_who_started_a_batch_may_not_approve_it_even_if_named",
     ),
     # who leads

@@ -56,11 +56,11 @@ class Permission:
     def strangers(self, minions):
         return []
 
-    def lacking(self, spec, owner, limits, minions):
+    def lacking(self, spec, minions):
         return ""
 
-    def limits(self, owner, limits):
-        return dict(limits)
+    def limits(self, spec):
+        return dict(spec.on_behalf)
 
 
 class Log(Reader):

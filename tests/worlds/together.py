@@ -62,7 +62,7 @@ class Together(Both):
         self.stopped = {}  # jid -> when its operator was told that it is stopped
         self.paused = {}  # jid -> the same of a pause, unless somebody has asked to resume it
         self.turned_down = set()  # batches that their operator was told do not begin
-        self.killed_at = {}  # (minion, jid) -> when an operator killed a job that the minion had been sent
+        self.killed_at = {}  # (minion, jid) -> when an operator killed a job that the queue owed
         self.ending = set()  # batches that an operator wants to end
         self.is_calm = False  # nothing goes wrong any more
         self.offered = set()  # (minion, jid) that a batch has asked the retry queue to take
@@ -323,7 +323,7 @@ class Together(Both):
         if jid:
             targets = self._some()
             self.gone |= {(name, jid) for name in targets}
-            for key in (self.handed_over | self.sent).intersection((name, jid) for name in targets):
+            for key in self.handed_over.intersection((name, jid) for name in targets):
                 self.killed_at.setdefault(key, self.now)
             self.kill(jid, targets=targets)
 

@@ -105,15 +105,6 @@ def test_the_user_who_started_a_batch_may_not_approve_it_under_another_spelling_
         batch(opts, "anna", starter)
 
 
-def test_a_user_who_has_taken_a_batch_over_may_not_approve_it(opts):  # noqa: F811
-    made = batch(opts, "anna,bert")
-    made.rights.lacking = True
-    made.rights.resumed("anna", {"owner": ANNA.owner(), "on_behalf": ANNA.limits()})
-    with pytest.raises(Refused, match="another user has to approve it"):
-        CallerRights(opts, ANNA).permit_approval(made)
-    CallerRights(opts, user("bert", "pam")).permit_approval(made)
-
-
 def test_without_approve_by_every_user_who_may_run_the_job_may_approve(opts):  # noqa: F811
     made = Batch(asked_for(opts, "*", batch="1,100%", check="approve"), 1000.0)
     CallerRights(opts, ROOT).permit_approval(made)

@@ -52,7 +52,7 @@ def opts(tmp_path):
 def lacking(opts, kind, name, *backends, at=NOW, minions="abcd", limits=(), settings=None, **more):
     permission = Permission(opts, settings or BatchSettings(), lambda: NOW)
     owner = Identity(kind, name, backends, at).as_record()
-    return permission.lacking(spec(minions, **more), owner, dict(limits), tuple(minions))
+    return permission.lacking(spec(minions, owner=owner, on_behalf=dict(limits), **more), tuple(minions))
 
 
 def test_minions_without_an_accepted_key_are_strangers(opts):
@@ -85,7 +85,7 @@ def test_the_runner_function_of_a_check_gets_the_access_list_as_it_is_now(opts, 
     limits = {"name": "ann", "grants": ["test.*", "@runner"], "account": "ann", "eauth": "sharedsecret"}
     assert lacking(opts, TOKEN, "ann", "sharedsecret", check=check, limits=limits).startswith(reason)
     owner = Identity(TOKEN, "ann", ("sharedsecret",), NOW).as_record()
-    told = Permission(opts, BatchSettings()).limits(owner, limits)
+    told = Permission(opts, BatchSettings()).limits(spec(owner=owner, on_behalf=limits))
     assert told == {**limits, "grants": opts["external_auth"]["sharedsecret"]["ann"], "who": owner}
 
 
@@ -98,7 +98,7 @@ def test_a_list_that_only_the_password_gives_counts_as_long_as_a_token(opts):
     )
     limits = {"name": "ann", "grants": ["state.*"], "account": "ann", "eauth": "restish"}
     owner = Identity(PASSWORD, "ann", ("restish",), NOW).as_record()
-    assert Permission(opts, BatchSettings()).limits(owner, limits) == limits
+    assert Permission(opts, BatchSettings()).limits(spec(owner=owner, on_behalf=limits)) == limits
 
 
 def test_a_minion_must_still_be_among_allow_peers(opts):
@@ -111,4 +111,4 @@ def test_a_sudo_user_is_limited_once_sudo_acl_is_set_and_so_are_the_runners_of_c
     opts["sudo_acl"] = True
     assert "bert may not publish test.ping" in lacking(opts, SUDO, "bert")
     owner = Identity(SUDO, "anna", (), NOW).as_record()
-    assert Permission(opts, BatchSettings()).limits(owner, {})["grants"] == ["test.*"]
+    assert Permission(opts, BatchSettings()).limits(spec(owner=owner))["grants"] == ["test.*"]

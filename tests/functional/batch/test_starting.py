@@ -7,7 +7,6 @@ import salt.config
 import salt.utils.minions
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.starting import limit_of, new_batch, next_batch
 from saltext.jobs.core.batch.summary import preview
 from saltext.jobs.core.errors import Refused
@@ -232,7 +231,6 @@ def test_a_retry_of_all_leaves_out_the_minions_to_which_job_retry_delivers_the_j
         bench.sent(missed="b")
         bench.returns("a", retcode=1)
         bench.returns("c")
-        bench.tell(facts.ReadyToQueue(("b",)))
         assert next_batch(opts, ROOT, bench.batch, "all").minions == left
 
 

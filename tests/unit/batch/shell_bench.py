@@ -226,9 +226,6 @@ class FakeCache:
     def returned(self, jid, minions):
         return {minion: data["retcode"] for minion, data in self.each_return(jid, minions) if data}
 
-    def published_load(self, jid):
-        return {}
-
     async def forget(self, jid):
         self.answered.pop(jid, None)
 
@@ -277,14 +274,14 @@ class FakePermission:
     def strangers(self, minions):
         return sorted(self.unknown.intersection(minions))
 
-    def lacking(self, spec, owner, limits, minions):
+    def lacking(self, spec, minions):
         if self.failing:
             raise OSError("the server is down")
-        self.asked.append((owner["name"], minions))
-        return self.lost.get(owner["name"], "")
+        self.asked.append((spec.owner["name"], minions))
+        return self.lost.get(spec.owner["name"], "")
 
-    def limits(self, owner, limits):
-        return dict(limits)
+    def limits(self, spec):
+        return dict(spec.on_behalf)
 
 
 class FakeInbox:

@@ -9,7 +9,7 @@ from saltext.jobs.core.batch.gates import FRESH
 from saltext.jobs.core.batch.inflight import KILLS
 from saltext.jobs.core.batch.summary import summary
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
-from tests.unit.batch.test_shell_rollout import ANNA, APPROVE, FUNCTION, HOUR, ROOT
+from tests.unit.batch.test_shell_rollout import ANNA, APPROVE, FUNCTION, HOUR
 
 YES, NO = ("answer", True), ("answer", False)
 
@@ -150,54 +150,35 @@ def asked(bench):
     return [f"{name}:{''.join(minions)}" for name, minions in bench.permission.asked]
 
 
-def test_an_answer_counts_for_a_while_and_never_beyond_a_group_or_an_approval(tmp_path):
+def test_an_answer_counts_for_a_while_and_never_beyond_an_approval(tmp_path):
     with bench_of(tmp_path, *"abcd", seconds=FRESH - 10) as bench:
         bench.begin("abcd", "1", owner=ANNA, timeout=HOUR)
         bench.end()
         assert asked(bench) == ["anna:abcd", "anna:cd"]
-    for more in ({"groups": (("1", 1), ("2", 3))}, {"check": APPROVE}):
-        with bench_of(tmp_path / "-".join(more), *"abcd") as bench:
-            bench.begin("abcd", "1,100%" if "check" in more else "100%", owner=ANNA, **more)
-            bench.run(60.0)
-            bench.permission.asked.clear()
-            if "check" in more:
-                bench.reply("approve", stage=0)
-                bench.run(5.0)
-                assert asked(bench) == ["anna:bcd"]
-            assert bench.end().success
-
-
-def test_a_user_who_resumes_a_batch_that_lacks_rights_takes_it_over_and_only_then(tmp_path):
-    bert = {"owner": {**ANNA, "name": "bert"}, "on_behalf": {}}
-    with bench_of(tmp_path, *"abcd") as bench:
-        bench.begin("abcd", "1", owner=ANNA)
-        bench.run(0.5)
-        bench.reply("pause")
-        bench.run(20.0)
-        bench.permission.lost["anna"] = "anna may not any more"
-        bench.reply("resume", rights=ROOT)
-        bench.run(1.0)
-        assert (bench.batch().paused.reason, bench.master.jobs()) == ("anna may not any more", ["a"])
-        bench.permission.lost["bert"] = "bert may not either"
-        bench.reply("resume", rights=bert)
-        bench.run(1.0)
-        assert (bench.batch().paused.reason, bench.master.jobs()) == ("bert may not either", ["a"])
-        bench.permission.lost.clear()
-        bench.reply("resume", user="bert", rights=bert)
-        bench.restart()
+    with bench_of(tmp_path / "approve", *"abcd") as bench:
+        bench.begin("abcd", "1,100%", owner=ANNA, check=APPROVE)
+        bench.run(60.0)
+        bench.permission.asked.clear()
+        bench.reply("approve", stage=0)
+        bench.run(5.0)
+        assert asked(bench) == ["anna:bcd"]
         assert bench.end().success
-        assert {name for name, _ in bench.permission.asked[-2:]} == {"bert"}
 
 
-def test_the_rights_are_looked_up_before_anything_is_pinged_and_again_before_each_check(tmp_path):
+def test_the_rights_are_looked_up_before_anything_is_pinged_and_again_before_a_resumed_batch_sends(tmp_path):
     with bench_of(tmp_path, *"abc") as bench:
         bench.permission.failing = True
-        bench.begin("abc", "1,1,1", owner=ANNA, presence="ping", check=FUNCTION)
+        bench.begin("abc", "1", owner=ANNA, presence="ping")
         bench.run(100.0)
         assert bench.master.published == []
         bench.permission.failing = False
         assert bench.run(200.0, lambda: bench.times())
+        bench.reply("pause")
+        bench.run(20.0)
         bench.permission.lost["anna"] = "anna may not any more"
+        bench.reply("resume", user="bert")
         bench.run(60.0)
-        assert not [fun for fun, _ in bench.master.published if fun == "service.status"]
-        assert bench.batch().paused.reason == "anna may not any more"
+        assert (bench.batch().paused.reason, bench.master.jobs()) == ("anna may not any more", ["a"])
+        bench.permission.lost.clear()
+        bench.reply("resume", user="bert")
+        assert bench.end().success

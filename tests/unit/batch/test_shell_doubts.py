@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch.summary import minions as minions_of
-from saltext.jobs.core.errors import JobCacheError
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -140,23 +139,20 @@ def test_a_minion_whose_key_only_another_master_has_accepted_is_refused_by_name_
         assert bench.shell.live == {}
 
 
-def test_minions_are_handed_over_to_a_retry_queue_that_does_not_run_now_once_the_job_cache_has_the_load(tmp_path):
+def test_minions_are_handed_over_to_a_retry_queue_that_does_not_run_now(tmp_path):
     with away(tmp_path) as bench:
-        cache = bench.master.cache
-        keep, cache.keeps_first_load = cache.keep_load, False
-
-        def fails(*_):
-            raise JobCacheError("the job cache is down")
-
-        cache.keep_load = fails
         bench.begin("abc", "2", presence="ping", offline="queue")
         bench.queue_runs = False
-        bench.run(600)
-        assert (bench.queued, bench.batch().finished) == ([], None)
-        cache.keep_load = keep
         bench.end()
         assert bench.states() == {"a": "completed", "b": "offline", "c": "offline"}
         assert bench.queued == ["b", "c"]
+
+
+def test_a_batch_that_is_to_hand_minions_over_is_refused_while_the_job_cache_does_not_take_its_load(tmp_path):
+    with away(tmp_path) as bench:
+        bench.master.cache.failing = True
+        assert "the job cache is down" in bench.begin("abc", "2", presence="ping", offline="queue")
+        assert not bench.batch()
 
 
 # -- effects that fail in a way that nobody foresaw --------------------------------------------------------------------

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from saltext.jobs.core.errors import JobCacheError
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 
@@ -83,61 +82,6 @@ def test_a_late_return_corrects_the_record_once_it_is_stored(tmp_path, seconds):
         bench.master.cache.returns[JID] = {"a": 3}
         bench.run(10)
         assert bench.states() == {"a": "failed"}
-
-
-KILL = "20260516101113000000"
-OWN = {"executor_opts": {"job_once": {"question": True}}}
-
-
-def kill(bench, minions="a", fun="saltutil.kill_job", stored=True, **more):
-    """The bus tells of a kill, and the job cache has it if it is ``stored``."""
-    load = {"fun": fun, "arg": [JID], "user": "ann", "Minions": list(minions), **more}
-    bench.master.cache.published_load = lambda jid: load if stored and jid == KILL else {}
-    event = {"jid": KILL, "fun": "saltutil.kill_job", "tgt": "*", "minions": list("ab")}
-    bench.bus.deliver(f"salt/job/{KILL}/new", event)
-
-
-@pytest.mark.parametrize(
-    "state, unproven, killed",
-    [
-        ("killed", "", {}),
-        ("lost", "", {"stored": False}),
-        ("lost", "", {"fun": "test.ping"}),
-        ("lost", "", {"minions": "b"}),
-        ("lost", "", {"kwargs": OWN}),
-        ("lost", "job_cache is False", {}),
-    ],
-    ids=["in the job cache", "forged", "another function", "other minions", "our own", "not proven"],
-)
-def test_a_kill_counts_as_the_job_cache_has_it(tmp_path, state, unproven, killed):
-    with bench_of(tmp_path, FakeMinion("a", seconds=900), "b", unproven=unproven) as bench:
-        bench.begin("ab", "1", presence="none")
-        assert bench.run(5.0, lambda: bench.master.minions["a"].runs)
-        kill(bench, **killed)
-        bench.run(10)
-        bench.virtual.loop.remove_timeout(bench.master.minions["a"].runs.pop(JID))
-        bench.end()
-        assert bench.states() == {"a": state, "b": "completed"}
-
-
-@pytest.mark.parametrize("fails", [False, True], ids=["late", "the job cache is away"])
-def test_a_kill_counts_although_the_job_cache_has_it_only_after_its_event(tmp_path, fails):
-    def away(jid):
-        raise JobCacheError("the job cache is down")
-
-    with bench_of(tmp_path, FakeMinion("a", seconds=900), "b") as bench:
-        bench.begin("ab", "1", presence="none")
-        assert bench.run(5.0, lambda: bench.master.minions["a"].runs)
-        kill(bench, stored=False)
-        if fails:
-            bench.master.cache.published_load = away
-        bench.run(30.0 if fails else 0.2)
-        load = {"fun": "saltutil.kill_job", "arg": [JID], "user": "ann", "Minions": ["a"]}
-        bench.master.cache.published_load = lambda jid: load
-        bench.run(10)
-        bench.virtual.loop.remove_timeout(bench.master.minions["a"].runs.pop(JID))
-        bench.end()
-        assert bench.states() == {"a": "killed", "b": "completed"}
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -7,7 +7,6 @@ import itertools
 import pytest
 
 from saltext.jobs.core.errors import PublishFailed
-from tests.database import database_of
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 TWO = (("eu", 3), ("us", 3))
@@ -170,24 +169,3 @@ def test_a_question_that_could_not_be_asked_is_no_silence(tmp_path):
         bench.begin("a", "1", probe_attempts=1, **QUICK)
         bench.end()
         assert bench.states() == {"a": "completed"}
-
-
-# -- a database that has lost the last rows ----------------------------------------------------------------------------
-
-
-def test_if_the_database_may_have_lost_the_last_rows_every_minion_is_asked_before_anything_is_sent(tmp_path):
-    with ShellBench(tmp_path, all_of("abcd", 30.0)) as bench:
-        bench.restart(history="1")
-        bench.begin("abcd", "2", timeout=600.0)
-        with database_of(bench.opts) as sql:
-            row = sql.execute("SELECT * FROM saltext_jobs_batches").fetchone()
-        assert bench.run(100.0, lambda: len(bench.times()) == 4)
-        bench.shell.close()
-        with database_of(bench.opts) as sql:  # it lacks all publishes
-            sql.execute("DELETE FROM saltext_jobs_parts")
-            sql.execute("REPLACE INTO saltext_jobs_batches VALUES (?, ?, ?, ?, ?)", row)
-        bench.start(history="2")
-        bench.end()
-        assert set(bench.states().values()) == {"completed"}
-        assert [len(minion.begun) for minion in bench.master.minions.values()] == [1] * 4
-        assert bench.master.most == 2

@@ -7,7 +7,6 @@ import os
 
 import pytest
 
-from saltext.jobs.core.batch.shell import MOST_WAITING
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.ledger.batches import Kind
 from tests.faults import failing_syncs, full_disk
@@ -146,22 +145,3 @@ def test_a_batch_that_cannot_be_written_down_goes_on_and_ends_as_soon_as_it_can(
     bench.store.trouble = None
     bench.end(seconds=10)
     assert bench.bus.kinds() == ["new", "complete"]
-
-
-def test_a_user_with_limited_rights_leaves_only_so_many_batches_waiting(bench):
-    anna = {"kind": "token", "name": "anna", "backends": ["ldap"], "at": 0.0}
-
-    def ask(number, owner=anna, user="anna"):
-        more = {"jid": f"{number}", "fun": "state.apply", "start_at": 2e9, "owner": owner, "user": user}
-        request = bench.ask("start", spec=spec("ab", "1", **more).as_dict())
-        assert bench.run(1.0, lambda: request in bench.inbox.replies)
-        return bench.inbox.replies[request]
-
-    assert [ask(number)[0] for number in range(MOST_WAITING)] == ["answer"] * MOST_WAITING
-    kind, why = ask(99)
-    assert kind == "refuse"
-    assert "anna has 20 batches that have not begun" in why
-    assert ask(100, {}, "root")[0] == "answer"
-    bench.ask("stop", jid="0", user="anna")
-    bench.run(1)
-    assert ask(101)[0] == "answer"

@@ -28,13 +28,6 @@ def waiting_for_approval(bench):
     assert bench.run(30.0, lambda: bench.batch().checks.under_way)
 
 
-def handing_over_to_the_queue(bench):
-    bench.master.minions["f"].there = False
-    bench.begin(presence="ping", offline="queue")
-    bench.queue_runs = False
-    assert bench.run(120.0, lambda: bench.batch().to_hand_over)
-
-
 #: How each phase is come to, the request that is made just then, and the one with which it goes on.
 PHASES = {
     "just begun": (lambda bench: bench.begin(), ("pause", {}), "resume"),
@@ -47,7 +40,6 @@ PHASES = {
     ),
     "waiting for an approval": (waiting_for_approval, ("approve", {"stage": 0}), ""),
     "stopping": (lambda bench: asked(bench, "stop", kill=True), ("stop", {"kill": True, "again": True}), ""),
-    "going to the queue": (handing_over_to_the_queue, ("pause", {}), "resume"),
 }
 
 
@@ -61,7 +53,6 @@ def test_in_whatever_phase_the_leader_ends_the_next_one_goes_on(tmp_path, phase)
         bench.run(1.0, lambda: then in bench.inbox.replies)
         bench.restart(is_takeover=True)
         assert bench.run(60.0, lambda: then in bench.inbox.replies)
-        bench.queue_runs = True
         if goes_on:
             bench.reply(goes_on)
         bench.end(4 * HOUR)
@@ -70,6 +61,4 @@ def test_in_whatever_phase_the_leader_ends_the_next_one_goes_on(tmp_path, phase)
         if phase == "stopping":
             assert bench.batch().halted == "stop"
         else:
-            there = [minion.name for minion in minions if minion.there]
-            assert {name: bench.states()[name] for name in there} == dict.fromkeys(there, "completed")
-            assert bench.queued == [minion.name for minion in minions if not minion.there]
+            assert bench.states() == dict.fromkeys("abcdef", "completed")

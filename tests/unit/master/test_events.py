@@ -8,7 +8,7 @@ from hypothesis import given
 
 from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.master import events
-from saltext.jobs.core.master.events import JobPublished, JobReturned, JobStarted, MinionStarted, PresenceChanged
+from saltext.jobs.core.master.events import JobReturned, JobStarted, MinionStarted, PresenceChanged
 
 JID = "20260516101112131415"
 
@@ -16,11 +16,6 @@ JID = "20260516101112131415"
 def test_a_return_states_its_retcode_and_leaves_its_payload_behind():
     data = {"jid": JID, "id": "web1", "fun": "state.apply", "return": {"large": 1}, "retcode": 2}
     assert events.fact_of(f"salt/job/{JID}/ret/web1", data) == JobReturned(JID, "web1", "state.apply", 2)
-
-
-def test_a_publish_states_its_function():
-    data = {"jid": JID, "fun": "test.ping", "tgt": "*", "tgt_type": "glob", "user": "ann", "minions": ["a", "b"]}
-    assert events.fact_of(f"salt/job/{JID}/new", data) == JobPublished(JID, "test.ping")
 
 
 def test_other_events_of_minions():
@@ -39,8 +34,6 @@ def test_other_events_of_minions():
         (f"salt/job/{JID}/ret/web1", "no mapping"),
         (f"salt/job/{JID}/ret/..", {"jid": JID, "id": ".."}),
         (f"salt/job/{JID}/ret/a/b", {"jid": JID, "id": "a/b"}),
-        (f"salt/job/{JID}/new", {"jid": "other", "minions": []}),
-        ("salt/job/../new", {"jid": "..", "minions": []}),
         (f"salt/job/{JID}/start/web1", {"id": "web2"}),
         ("salt/minion/web1/start", {"id": "web2"}),
         ("salt/minion/web1/start", {}),
