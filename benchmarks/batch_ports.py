@@ -51,10 +51,10 @@ def ports_of(opts, loop, *, bus, publisher, inbox, logged=True) -> Ports:
     cache, worker, site = Cache(opts), Worker(loop), FileSite(opts)
     questions = Questions(loop, publisher)
 
-    def log_for(follower):
+    def log_for(follower, cursor):
         if not logged:
             Feeder(loop, bus, cache, worker, site.log_writer(), follower, questions.wants, "")
-        return site.log()
+        return site.log(cursor)
 
     return Ports(
         loop=loop,

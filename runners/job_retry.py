@@ -457,10 +457,10 @@ def _some(count: Any, what: str, minion: str | None = None, jid: str | None = No
 def _is_paused() -> bool:
     """Tell whether the queue is paused, or will be once the engine has read the waiting requests."""
     from saltext.jobs.core.engine import requests
-    from saltext.jobs.core.retry.store import PAUSED
+    from saltext.jobs.core.retry.store import RetryStore
     from saltext.jobs.core.site import site_of
 
-    paused = site_of(__opts__).folder(JOB_RETRY).exists(PAUSED)
+    paused = RetryStore(site_of(__opts__).tables).is_paused()
     for request in requests.waiting(__opts__, JOB_RETRY):
         paused = {"pause": True, "resume": False}.get(str(request.get("do")), paused)
     return paused

@@ -17,13 +17,6 @@ def database_of(opts):
         yield sql
 
 
-def age(opts, engine, name, seconds):
-    """Have a file of an engine be written ``seconds`` ago."""
-    with database_of(opts) as sql:
-        query = "UPDATE saltext_jobs_files SET modified = modified - ? WHERE engine = ? AND name = ?"
-        assert sql.execute(query, (seconds, engine, name)).rowcount
-
-
 def change_batch(opts, jid, **columns):
     """Have columns of the row of a batch be others; ``minion``: the body of that of a minion."""
     with database_of(opts) as sql:

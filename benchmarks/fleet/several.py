@@ -31,6 +31,7 @@ from benchmarks.fleet.takeover import Lead
 from benchmarks.fleet.watch import ENGINES, Watch, engine_pid, kill_all, processes_of
 from demo.fleet import Fleet
 from saltext.jobs.core.engine import requests
+from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.site import site_of
 from tests.faults import freeze, thaw
 from tests.postgresql import PostgreSQL
@@ -186,12 +187,7 @@ class Masters(Site):
 
     def unanswered(self) -> list[str]:
         """Return the names of the requests that no engine has answered."""
-        return [
-            name
-            for engine in ENGINES
-            for name in self._site.folder(engine).names("requests")
-            if not name.endswith(".reply")
-        ]
+        return [request.id for engine in ENGINES for request in Requests(self._site.tables, engine).open()]
 
     # -- what goes wrong -------------------------------------------------------------------------------------------------
 

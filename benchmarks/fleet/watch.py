@@ -87,8 +87,8 @@ def engine_pid(opts: Mapping[str, Any], engine: str) -> int | None:
     with contextlib.suppress(OSError, StateError):
         site = site_of(opts)
         if not isinstance(site, FileSite):
-            leader = site.leader(engine) if site.is_led(engine) else None
-            return leader.pid if leader is not None else None
+            lead = site.lead(engine)
+            return lead.process.pid if lead and lead.process else None
         number = site.lock_path(engine).stat().st_ino
         for line in pathlib.Path("/proc/locks").read_text().splitlines():
             words = line.split()

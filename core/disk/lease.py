@@ -7,22 +7,17 @@ Masters that work as one need PostgreSQL: ``core/postgresql/lease.py``.
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import pwd
 import socket
 import time
-import urllib.parse
 from collections.abc import Callable
 from typing import NamedTuple
 
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.version import VERSION
-
-#: Stands for a version that is not known.
-_UNKNOWN = "-"
-#: Bytes of the longest line that is read.
-_LONGEST = 4096
 
 
 class Leader(NamedTuple):
@@ -45,39 +40,25 @@ class Leader(NamedTuple):
     def __str__(self) -> str:
         return f"{self.pid} of {self.user} on {self.host}{self.master and f', master {self.master}'}"
 
+    @property
+    def since(self) -> float:
+        """When it took the lead, in Unix time."""
+        return self.epoch / 1e6
+
     def is_of(self, other: Leader) -> bool:
         """Tell whether both are known to be processes of one master that was not restarted in between."""
         return bool(self.run) and (self.host, self.master, self.run) == (other.host, other.master, other.run)
 
     def as_line(self) -> bytes:
-        """Return what the file says of it."""
-        words = (
-            self.pid,
-            self.user,
-            self.host,
-            self.version or _UNKNOWN,
-            self.epoch,
-            self.master,
-            self.run or _UNKNOWN,
-        )
-        return (" ".join(urllib.parse.quote(str(word), safe="@:+~") or _UNKNOWN for word in words) + "\n").encode()
+        """Return what the file, or the row, says of it."""
+        return f"{json.dumps(self._asdict())}\n".encode()
 
 
-def leader_in(path: pathlib.Path) -> Leader | None:
-    """Return the process that took the lead last, even if it has lost it; None if that is not known. :raises OSError:"""
-    try:
-        return leader_of_line(path.read_bytes()[:_LONGEST])
-    except FileNotFoundError:
-        return None
-
-
-def leader_of_line(line: bytes) -> Leader | None:
+def leader_of(line: bytes) -> Leader | None:
     """Return the process that a line of ``as_line`` names; None if it names none."""
     try:
-        pid, user, host, *more = (urllib.parse.unquote(word) for word in line.decode("utf-8").split())
-        version, epoch, master, run = (word if word != _UNKNOWN else "" for word in more)
-        return Leader(int(pid), user, host, version, int(epoch), master, run)
-    except ValueError:
+        return Leader(**json.loads(line))
+    except (ValueError, TypeError):
         return None
 
 
@@ -171,7 +152,7 @@ class FileLease(Lease):
         return True
 
     def _sign(self, handle: int) -> None:
-        self.predecessor = leader_of_line(os.pread(handle, _LONGEST, 0))
+        self.predecessor = leader_of(os.pread(handle, 4096, 0))
         before = self.predecessor.epoch if self.predecessor is not None else 0
         self.leader = this_process(max(before + 1, int(time.time() * 1_000_000)), self._master, self._run)
         line = self.leader.as_line()

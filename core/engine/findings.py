@@ -116,9 +116,9 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
     """Return findings about differences between the masters of a site, about the site, and if none stands by."""
     site, here = site_of(opts), str(opts.get("id") or "")
     try:
-        there = [master for master in masters.masters_of(site, engine) if master.is_known]
+        there = [master for master in masters.masters_of(site.tables, engine) if master.is_known]
         found, keys = list(site.doubts()), masters.keys_of(opts)
-        leader = site.leader(engine) if site.is_led(engine) else None
+        leader = requests.process_of(opts, engine)
     except OSError as exc:
         return [f"the state of the masters cannot be read: {exc}"]
     ours = {"saltext-jobs": VERSION, "Salt": salt.version.__version__, "the job cache": masters.job_cache_of(opts)}

@@ -1,22 +1,21 @@
 """
 Which masters have an engine, and which of them leads; and how an engine waits for the lead, and holds it.
 
-Only the lock or the lease says which master leads. Besides, each master's engine says every ten seconds that it is there:
-it writes a file of its own in the engine's folder. If that file is old, the master may be gone, or cut off from the disk or
-the server.
+Only the lock or the lease says which master leads. Besides, each master's engine says every ten seconds that it is there,
+in a row of its own. If that is old, the master may be gone, or cut off from the server.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
-import os
 import socket
 import time
-import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import salt.payload
 import salt.version
 
 from saltext.jobs.core import lines
@@ -24,10 +23,12 @@ from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RECORDER, JOB_RETRY
-from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ledger import meta
+from saltext.jobs.core.ledger.site import Site
+from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures
-from saltext.jobs.core.site import Folder, Site, read_msgpack, site_of, write_msgpack
+from saltext.jobs.core.site import site_of
 from saltext.jobs.core.version import VERSION
 
 log = lines.logger(__name__)
@@ -38,36 +39,33 @@ LED = (JOB_NOTICES, JOB_RECORDER, JOB_RETRY, BATCH_MANAGER)
 KNOWN = requests.SILENT
 #: Seconds of silence after which a master is forgotten.
 _FORGOTTEN = 86400.0
-#: In an engine's folder: where masters say that they are there.
-_BELOW = "masters"
+#: Of the names under which masters say that they are there.
+_GROUP = "masters"
 
 
 class Master(NamedTuple):
     """
-    What the engine of a master has said of itself.
+    What the engine of a master has said of itself, until it ended.
 
-    ``ends``: whether its process was about to end, or has lost the lead since; Salt then starts another. ``keys``: a digest
-    of the accepted minions, in a site of several masters. ``silent``: seconds since it wrote this.
+    ``keys``: a digest of the accepted minions, in a site of several masters. ``silent``: seconds since it said this.
     ``ahead``: seconds by which its clock was ahead of the site's. ``refused``: how often it was kept from doing something
     because it did not lead, or could not tell whether it did.
     """
 
     name: str
-    host: str = ""
-    pid: int = 0
-    version: str = ""
-    salt: str = ""
-    job_cache: str = ""
-    keys: str = ""
-    refused: int = 0
-    ends: bool = False
-    silent: float = 0.0
-    ahead: float = 0.0
+    host: str
+    version: str
+    salt: str
+    job_cache: str
+    keys: str
+    refused: int
+    silent: float
+    ahead: float
 
     @property
     def is_known(self) -> bool:
         """Whether it is known to be there."""
-        return self.silent <= KNOWN and not self.ends
+        return self.silent <= KNOWN
 
 
 def job_cache_of(opts: Mapping[str, Any]) -> str:
@@ -82,50 +80,33 @@ def keys_of(opts: Mapping[str, Any]) -> str:
     return hashlib.blake2b("\n".join(names).encode(), digest_size=8).hexdigest() if names else ""
 
 
-def say(
-    opts: Mapping[str, Any], folder: Folder, refused: int, wall: Callable[[], float], epoch: int = 0, ends: bool = False
-) -> None:
-    """Say that this master's engine is there, leading in this epoch or (0) standing by; or that it ends. :raises OSError:"""
+def say(opts: Mapping[str, Any], tables: Tables, engine: str, refused: int, wall: Callable[[], float]) -> None:
+    """Say that this master's engine is there, leading or standing by. :raises OSError:"""
     told = {
         "host": socket.gethostname(),
-        "pid": os.getpid(),
         "version": VERSION,
         "salt": salt.version.__version__,
         "job_cache": job_cache_of(opts),
         "keys": keys_of(opts),
         "refused": refused,
-        "epoch": epoch,
-        "ends": ends,
         "wall": wall(),
     }
-    write_msgpack(folder, _name_of(str(opts.get("id") or "")), told)
+    meta.keep(tables, engine, f"{_GROUP}/{opts.get('id') or ''}", salt.payload.dumps(told))
 
 
-def masters_of(site: Site, engine: str) -> list[Master]:
+def forget(tables: Tables, engine: str, master: str) -> None:
+    """The engine of a master has ended. :raises OSError:"""
+    meta.drop(tables, engine, f"{_GROUP}/{master}")
+
+
+def masters_of(tables: Tables, engine: str) -> list[Master]:
     """Return the masters that have said within a day that their engine is there, sorted. :raises OSError:"""
-    folder, now, leader = site.folder(engine), site.now(), site.leader(engine) if site.is_led(engine) else None
-    epochs = (0, leader.epoch if leader is not None else 0)
-    found = [_master(folder, name, now, epochs) for name in folder.names(_BELOW)]
-    return [master for master in found if master is not None and master.silent < _FORGOTTEN]
-
-
-def _master(folder: Folder, name: str, now: float, epochs: tuple[int, int]) -> Master | None:
-    try:
-        told, at = read_msgpack(folder, name), folder.modified(name)
-        texts = {key: str(told[key]) for key in ("host", "version", "salt", "job_cache", "keys")}
-        numbers = {"pid": int(told["pid"]), "refused": int(told["refused"])}
-        spoken = {"silent": max(0.0, now - at), "ahead": float(told["wall"]) - at}
-        ends = bool(told["ends"]) or told["epoch"] not in epochs
-    except (FileNotFoundError, StateError, KeyError, TypeError, ValueError):
-        return None  # another version wrote it, or something that is not ours
-    master = urllib.parse.unquote(name.removeprefix(f"{_BELOW}/").removesuffix(".master"))
-    return Master(name=master, ends=ends, **texts, **numbers, **spoken)  # type: ignore[arg-type]
-
-
-def _name_of(master: str) -> str:
-    quoted = urllib.parse.quote(master, safe="")
-    # A name that begins with a dot is that of an unfinished file.
-    return f"{_BELOW}/{'%2E' + quoted[1:] if quoted.startswith('.') else quoted}.master"
+    found = []
+    for name, (body, at, age) in meta.below(tables, engine, _GROUP).items():
+        with contextlib.suppress(Exception):  # another version has written it
+            told = salt.payload.loads(body)
+            found.append(Master(name, ahead=told.pop("wall") - at, silent=max(0.0, age), **told))
+    return [master for master in found if master.silent < _FORGOTTEN]
 
 
 # -- for runners --------------------------------------------------------------------------------------------------------
@@ -135,7 +116,7 @@ def standing(opts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of ``batch.masters``. :raises OSError, SiteAway: when the site cannot be reached."""
     site = site_of(opts)
     began = time.monotonic()
-    site.now()
+    site.tables.name()
     answered = time.monotonic() - began
     engines = {engine: _engine(site, engine) for engine in reversed(LED)}
     return {
@@ -148,15 +129,15 @@ def standing(opts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine(site: Site, engine: str) -> dict[str, Any]:
-    leader, now = site.leader(engine) if site.is_led(engine) else None, site.now()
-    alive, left = site.alive_at(engine), site.lease_left(engine)
+    lead = site.lead(engine)
+    leader, silent, left = lead or (None, None, None)
     return {
         "leader": leader and leader.master,
         "process": leader and str(leader),
-        "since": leader.epoch / 1e6 if leader else None,
-        "epoch": leader.epoch if leader else None,
-        "beat_seconds": round(max(0.0, now - alive), 1) if leader and alive is not None else None,
-        "lease_seconds": round(left, 1) if leader and left is not None else None,
+        "since": leader and leader.since,
+        "epoch": leader and leader.epoch,
+        "beat_seconds": None if silent is None else round(silent, 1),
+        "lease_seconds": None if left is None else round(left, 1),
         "masters": {
             master.name: {
                 "state": _state(master, leader.master if leader else ""),
@@ -167,7 +148,7 @@ def _engine(site: Site, engine: str) -> dict[str, Any]:
                 "ahead_seconds": round(master.ahead, 1),
                 "refused": master.refused,
             }
-            for master in masters_of(site, engine)
+            for master in masters_of(site.tables, engine)
         },
     }
 
@@ -206,7 +187,7 @@ class Seat:
         self.lease = lease
         self._opts, self._engine, self._fire = opts, engine, fire
         self._steady, self._wall = steady, wall
-        self._folder = site.folder(engine)  # without the lease, since masters that do not lead write there too
+        self._tables = site.tables
         self._said_at = -math.inf
         self._is_up = True
 
@@ -228,6 +209,8 @@ class Seat:
         if before is None or leader is None or before.master == leader.master:
             return
         log.warning("The %s engine takes over from process %s", self._engine, before)
+        with contextlib.suppress(OSError):  # it is listed until it has been silent for long
+            forget(self._tables, self._engine, before.master)
         data = {"engine": self._engine, "master": leader.master, "former": before.master, "epoch": leader.epoch}
         try:
             self._fire(events.taken_over_tag(self._engine), data)
@@ -244,13 +227,13 @@ class Seat:
         self._is_up = True
         self.say(at_once=True)
 
-    def say(self, at_once: bool = False, ends: bool = False) -> None:
-        """Say that the engine is there, or that its process ends; unless ``at_once``, only every ``BEAT`` seconds."""
+    def say(self, at_once: bool = False) -> None:
+        """Say that the engine is there; unless ``at_once``, only every ``BEAT`` seconds."""
         began = self._steady()
         if not at_once and began - self._said_at < requests.BEAT:
             return
         try:
-            say(self._opts, self._folder, self.lease.refused, self._wall, 0 if ends else self.lease.epoch, ends)
+            say(self._opts, self._tables, self._engine, self.lease.refused, self._wall)
             self._said_at, self._is_up = began, True
         except OSError as exc:
             self._is_up = False
@@ -269,7 +252,8 @@ class Seat:
         return {name: {self._engine: value} for name, value in found.items()}
 
     def leave(self) -> None:
-        """Leave a lease to the next one and say so, since Salt ends this process. A lock is held to the very end."""
+        """Leave a lease to the next one, since this process ends. A lock is held to the very end."""
         if self.lease.left is not None:
             self.lease.release()
-        self.say(at_once=True, ends=True)
+        with contextlib.suppress(OSError):
+            forget(self._tables, self._engine, str(self._opts.get("id") or ""))

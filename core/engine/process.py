@@ -141,7 +141,7 @@ def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App],
         log.info("The %s engine runs", name)
         loop.start()
     # The loop ends only when the lead is lost. Salt restarts the engine, which then waits for its turn.
-    seat.say(at_once=True, ends=True)
+    seat.leave()
 
 
 def _end(name: str, loop: Any) -> None:

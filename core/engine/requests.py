@@ -40,7 +40,7 @@ _POLL, _SLOWEST = 0.02, 0.2
 
 def is_running(opts: Mapping[str, Any], engine: str) -> bool:
     """Tell whether a process leads an engine, on this master or on one that shares its site."""
-    return site_of(opts).is_led(engine)
+    return site_of(opts).lead(engine) is not None
 
 
 def silent_for(opts: Mapping[str, Any], engine: str) -> float:
@@ -49,15 +49,8 @@ def silent_for(opts: Mapping[str, Any], engine: str) -> float:
 
     Returns 0 if the last sign is more recent, if no engine runs, and if the last sign is not known.
     """
-    process = process_of(opts, engine)
-    if process is None:
-        return 0.0
-    try:
-        site = site_of(opts)
-        alive_at = site.alive_at(engine)
-        silent = site.now() - alive_at if alive_at is not None else 0.0
-    except OSError:
-        return 0.0
+    lead = site_of(opts).lead(engine)
+    silent = lead.silent or 0.0 if lead is not None else 0.0
     return silent if silent > SILENT else 0.0
 
 
@@ -75,13 +68,8 @@ def other_version(opts: Mapping[str, Any], engine: str) -> str:
 
 def process_of(opts: Mapping[str, Any], engine: str) -> Leader | None:
     """Return the process of a running engine; None if none runs, or if it is not known which."""
-    site = site_of(opts)
-    if not site.is_led(engine):
-        return None
-    try:
-        return site.leader(engine)
-    except OSError:
-        return None
+    lead = site_of(opts).lead(engine)
+    return lead.process if lead is not None else None
 
 
 def driver_of(opts: Mapping[str, Any], engine: str) -> str | None:
@@ -95,9 +83,9 @@ def leading(opts: Mapping[str, Any], engine: str) -> dict[str, Any]:
     Return ``{"engine": whether one runs, "process": which one, on which machine and of which master, "since": when it took
     the lead, in Unix time}``; None for what is not known.
     """
-    process = process_of(opts, engine)
-    since = process.epoch / 1e6 if process is not None and process.epoch else None
-    return {"engine": is_running(opts, engine), "process": process and str(process), "since": since}
+    lead = site_of(opts).lead(engine)
+    process = lead.process if lead is not None else None
+    return {"engine": lead is not None, "process": process and str(process), "since": process and process.since}
 
 
 class Inbox:

@@ -6,8 +6,7 @@ The tables of a site, and all differences between the two databases that keep th
                            newest record that was removed; in PostgreSQL also that of the newest record
 ``saltext_jobs_masters``   the ids of the masters that have written to the log
 ``saltext_jobs_readers``   up to which place of the log each reader is done, and the gaps that it knows of
-``saltext_jobs_files``     the engines' files, each in one or more parts; the time is in seconds of Unix time
-``saltext_jobs_meta``      what engines keep by name: see ``core/ledger/meta.py``
+``saltext_jobs_meta``      what engines keep by name: see ``core/ledger/meta.py``; the time is in seconds of Unix time
 ``saltext_jobs_log``       what the masters did, in one order: a publish has no minion, a return has one, and only the first
                            return of a job by a minion is there; ``body`` is NULL where records are missing
 ``saltext_jobs_queue``     the retry queue, a row for each record: see ``core/retry/store.py``
@@ -30,11 +29,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from saltext.jobs.core.ledger.seal import NoSeal
 
-SITE, MASTERS, READERS, FILES, LOG, QUEUE, REQUESTS, OUTBOX, VALUES, JOBS, BATCHES, PARTS, META = (
+SITE, MASTERS, READERS, META, LOG, QUEUE, REQUESTS, OUTBOX, VALUES, JOBS, BATCHES, PARTS = (
     f"saltext_jobs_{name}"
     for name in (
-        *("site", "masters", "readers", "files", "log", "queue", "requests", "outbox", "values", "jobs"),
-        *("batches", "parts", "meta"),
+        *("site", "masters", "readers", "meta", "log", "queue", "requests", "outbox", "values", "jobs"),
+        *("batches", "parts"),
     )
 )
 #: Asks for the site's unique name.
@@ -149,9 +148,6 @@ def statements(dialect: Dialect) -> Iterable[str]:
     return (
         f"CREATE TABLE {MASTERS} (id {text} PRIMARY KEY)",
         f"CREATE TABLE {READERS} (reader {text} PRIMARY KEY, place bigint NOT NULL, gaps bigint NOT NULL DEFAULT 0)",
-        f"""CREATE TABLE {FILES} (
-            engine {text} NOT NULL, name {text} NOT NULL, part bigint NOT NULL, body {blob} NOT NULL,
-            modified double precision NOT NULL, PRIMARY KEY (engine, name, part))""",
         f"""CREATE TABLE {META} (engine {text} NOT NULL, name {text} NOT NULL, body {blob} NOT NULL,
             at double precision NOT NULL, PRIMARY KEY (engine, name))""",
         f"""CREATE TABLE {QUEUE} (kind integer NOT NULL, jid {text} NOT NULL, minion {text} NOT NULL, body {blob} NOT NULL,

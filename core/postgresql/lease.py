@@ -32,7 +32,7 @@ import psycopg
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.lease import Lease, leader_of_line, this_process
+from saltext.jobs.core.disk.lease import Lease, leader_of, this_process
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.postgresql.connections import Connections, Patient
 from saltext.jobs.core.postgresql.tables import CHANNEL, LEASES, asked
@@ -125,7 +125,7 @@ class TableLease(Lease):
                     return ""
                 higher = max(before, self._highest) + 1 + secrets.randbelow(_STEP)
                 epoch = now if now > max(before, self._highest) else higher
-                self.predecessor = leader_of_line(bytes(line))
+                self.predecessor = leader_of(bytes(line))
                 self.leader = this_process(epoch, self._master, self._run)
                 self._system = connection.system
                 self.history = self._history_after(formerly.partition(_OF)[2], before)

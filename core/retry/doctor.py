@@ -20,7 +20,7 @@ from saltext.jobs.core.options import engine_options, read_settings
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.effects import answer_time
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.store import PAUSED, RetryStore
+from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.windows import longest_break, parse_windows
 
@@ -65,7 +65,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _own(opts: Mapping[str, Any]) -> Iterator[str]:
     yield from findings.about_returns(opts)
-    if site_of(opts).folder(JOB_RETRY).exists(PAUSED):
+    if RetryStore(site_of(opts).tables).is_paused():
         yield "the queue is paused: nothing is delivered until job_retry.resume"
     switch, own = engine_options(opts, JOB_RETRY)
     if switch is None or switch is False:

@@ -24,7 +24,7 @@ from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.site import Folder, Log, site_of
+from saltext.jobs.core.site import Log, site_of
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Ports:
     ``cache`` and ``reader`` block and are used in ``cache_worker`` only, ``store`` in ``store_worker`` only.
 
     ``acks``: whether minions say when they begin a job. ``log``: makes a reader of the masters' logs that begins at the
-    given places. ``folder``: the engine's own. ``wall``: returns Unix
-    time by the wall clock. ``restart``: ends the engine's process, which Salt starts anew.
+    given places. ``wall``: returns Unix time by the wall clock. ``restart``: ends the engine's process, which
+    Salt starts anew.
     """
 
     bus: Bus
@@ -49,7 +49,6 @@ class Ports:
     clock: Clock
     acks: bool
     inbox: Inbox
-    folder: Folder
     log: Callable[[Position | None], Log]
     wall: Callable[[], float] = time.time
     restart: Callable[[], object] = sys.exit
@@ -70,13 +69,13 @@ def ports_of(
     **others: Any,
 ) -> Ports:
     """
-    Return the ports of an engine whose state is in its folder, and whose threads are real.
+    Return the ports of an engine whose threads are real.
 
     :param lease: the lease of the engine's process; None if no other can lead.
     :param others: bus, publisher and questions, and any port that is to replace one made here.
     """
     site = site_of(opts)
-    folder, returns = site.folder(JOB_RETRY, lease), Returns(site.tables, cache)
+    returns = Returns(site.tables, cache)
     made = {
         "cache": cache,
         "returns": returns,
@@ -87,7 +86,6 @@ def ports_of(
         "clock": Clock(steady=since_boot),
         "acks": compat.HAS_START_EVENT,
         "inbox": Inbox(opts, JOB_RETRY, lease),
-        "folder": folder,
         "log": site.log,
     }
     return Ports(**{**made, **others})

@@ -36,7 +36,7 @@ from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import of_record
 from saltext.jobs.core.retry.searches import Searches
-from saltext.jobs.core.retry.store import PAUSED, Cursor
+from saltext.jobs.core.retry.store import Cursor
 from saltext.jobs.core.retry.verbs import Verbs, read_queue
 from saltext.jobs.core.retry.writer import Writer
 
@@ -86,7 +86,7 @@ class RetryShell:
     ) -> None:
         self._loop, self._ports, self.maintenance = loop, ports, maintenance
         patience = float(opts.get("timeout", 5)) + answer_time(opts)
-        self.machine = Retry(settings, patience, paused=ports.folder.exists(PAUSED), acks=ports.acks)
+        self.machine = Retry(settings, patience, paused=ports.store.is_paused(), acks=ports.acks)
         self.restored = False  # the queue has been taken up
         self._is_searched = False  # what was published while no engine ran is known too
         # Claimed starts of jobs that are not known yet: the log tells of a publish a moment after the bus.

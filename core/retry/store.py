@@ -30,7 +30,8 @@ import salt.payload
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.disk.lease import Lease
-from saltext.jobs.core.ledger import queue
+from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.ledger import meta, queue
 from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.retry.entry import CURSOR, Entry, Key, Kind, State
@@ -43,8 +44,8 @@ log = lines.logger(__name__)
 #: Records to write, by key; None removes the record.
 Changes = Mapping[Key, Mapping[str, Any] | None]
 T = TypeVar("T")
-#: In the engine's folder as long as replays are paused.
-PAUSED = "paused"
+#: The name of a value that is kept as long as replays are paused.
+_PAUSED = "paused"
 
 
 class Cursor(NamedTuple):
@@ -96,6 +97,17 @@ class RetryStore:
         """Store changes: all of them, or none. :param durable: whether they must survive a power cut when this returns."""
         bodies = {key: None if record is None else _packed(record) for key, record in changes.items()}
         queue.write(self._tables, bodies, self._lease, durable)
+
+    def is_paused(self) -> bool:
+        """Tell whether replays are paused."""
+        return meta.get(self._tables, JOB_RETRY, _PAUSED) is not None
+
+    def pause(self, paused: bool) -> None:
+        """Pause replays, or have them go on."""
+        if paused:
+            meta.keep(self._tables, JOB_RETRY, _PAUSED, b"", self._lease)
+        else:
+            meta.drop(self._tables, JOB_RETRY, _PAUSED, self._lease)
 
     def tidy(self) -> None:
         """Remove the jobs that have no entry. Their first entry may be about to follow, except at an engine's start."""

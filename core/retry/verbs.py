@@ -20,7 +20,6 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Asker, Entry, Job
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import job_of
-from saltext.jobs.core.retry.store import PAUSED
 
 log = lines.logger(__name__)
 
@@ -85,11 +84,11 @@ class Verbs:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def _pause(self, _request: Request) -> Given:
-        self._ports.folder.write(PAUSED, b"")
+        self._ports.store.pause(True)
         return {}
 
     def _resume(self, _request: Request) -> Given:
-        self._ports.folder.remove(PAUSED)
+        self._ports.store.pause(False)
         return {}
 
     async def _hand_over(self, request: Request) -> Given:

@@ -26,9 +26,10 @@ from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
 from saltext.jobs.core.disk.surroundings import is_full
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.ledger.log import SIZE
+from saltext.jobs.core.ledger.site import Site
 from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.quiet import Quiet
-from saltext.jobs.core.site import FileSite, LogWriter, Site, site_of
+from saltext.jobs.core.site import FileSite, LogWriter, site_of
 from saltext.jobs.core.sqlite import OPTIONS as SQLITE
 from saltext.jobs.core.store.calling import loading
 from saltext.jobs.core.store.drivers import Driver, Local, Mmap

@@ -476,7 +476,7 @@ _TABLE = (
         "core/postgresql/tables.py",
         "if lease is not None:\n                    lease.renewed(connection)",
         "if False:\n                    lease.renewed(connection)",
-        "tests/functional/site/test_contract.py::TestFolder::test_a_former_leader_changes_no_file",
+        "tests/functional/site/test_contract.py::TestValues::test_a_former_leader_changes_no_value",
     ),
     (
         "a frozen leader publishes",

@@ -14,7 +14,6 @@ import math
 import random
 import zoneinfo
 
-from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import PublishFailed, SiteAway
 from saltext.jobs.core.log import records
 from saltext.jobs.core.master import events
@@ -24,7 +23,7 @@ from saltext.jobs.core.retry.entry import ENDED, Asker, Limits, State
 from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.shell import MAINTENANCE
 from saltext.jobs.core.retry.steps import Step
-from saltext.jobs.core.retry.store import PAUSED, RetryStore
+from saltext.jobs.core.retry.store import RetryStore
 from tests import many_worlds
 from tests.worlds.truth import Truth
 from tests.worlds.world import World, is_sent
@@ -725,7 +724,7 @@ class Operators(CutOff):
             self.paused_at = math.inf
 
     def boot(self):
-        if not self.site.folder(JOB_RETRY).exists(PAUSED):  # the request to resume may not have been answered
+        if not RetryStore(self.site.tables).is_paused():  # the request to resume may not have been answered
             self.paused_at = math.inf
         super().boot()
 

@@ -133,7 +133,7 @@ class Both(World):
             cache_worker=Worker(life, lambda: True),
             disk_worker=self._worker(),
             runner=lambda fun, words, *_: self.call_runner(life, fun, words),
-            can_queue=lambda: self.site.is_led(JOB_RETRY),
+            can_queue=lambda: self.site.lead(JOB_RETRY) is not None,
             permission=Permission(),
             rights_worker=self._worker(),
             master_age=lambda: 86400.0,

@@ -15,10 +15,9 @@ import time
 from saltext.jobs.core.disk.lease import Lease, this_process
 from saltext.jobs.core.errors import SiteAway
 from saltext.jobs.core.ledger import tables
-from saltext.jobs.core.ledger.folder import Folder
-from saltext.jobs.core.ledger.log import SIZE, Reader, Writer, writers
 from saltext.jobs.core.ledger.requests import ANSWER
 from saltext.jobs.core.ledger.seal import NoSeal
+from saltext.jobs.core.ledger.site import Lead, Site
 from saltext.jobs.core.log import records
 
 #: Seconds after which a machine has written to its disk what nobody has asked it to.
@@ -243,32 +242,19 @@ class MemoryLease(Lease):
             del self._disk.leases[self._engine]
 
 
-class MemorySite:
+class MemorySite(Site):
     """
     :param master: the id of the master that sees it.
     :param disk: what it shares with the others.
     """
 
-    patience, place = 10.0, "memory"
-
     def __init__(self, master, disk):
-        self._master, self.disk = master, disk
+        super().__init__({"id": master})
+        self.disk = disk
 
     @property
     def tables(self):
         return MemoryTables(self.disk)
-
-    def now(self):
-        return self.disk.now()
-
-    def lease_left(self, engine):
-        return None
-
-    def doubts(self):
-        return []
-
-    def path(self, engine):
-        return None
 
     def lease(self, engine, run=""):
         return MemoryLease(self.disk, engine, self._master, run)
@@ -276,20 +262,7 @@ class MemorySite:
     def leader(self, engine):
         return self.disk.leaders.get(engine)
 
-    def is_led(self, engine):
-        return engine in self.disk.leases
-
-    def alive_at(self, engine):
-        return self.disk.beats.get(engine)
-
-    def folder(self, engine, lease=None):
-        return Folder(MemoryTables(self.disk), engine, lease)
-
-    def log(self, position=None):
-        return Reader(self.tables, position)
-
-    def log_writer(self, size=SIZE):
-        return Writer(self.tables, self._master, size)
-
-    def shares(self, master):
-        return master in writers(self.tables)
+    def lead(self, engine):
+        if engine not in self.disk.leases:
+            return None
+        return Lead(self.leader(engine), self.disk.now() - self.disk.beats[engine])

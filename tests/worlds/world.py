@@ -450,7 +450,6 @@ class World:
             clock=self.clock,
             acks=self.acks,
             inbox=Inbox(self.opts, JOB_RETRY, self.lease),
-            folder=self.site.folder(JOB_RETRY, self.lease),
             log=lambda position: Tail(life, position),
             wall=self.wall,
             restart=self.starts_anew,

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from saltext.jobs.core.advice import Advice
+from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.engine import findings, requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
 from saltext.jobs.core.site import FileSite
@@ -90,7 +91,7 @@ def test_the_process_of_an_engine_is_named_with_its_user_host_and_master(told):
 
 
 def test_an_engine_that_runs_as_another_user_is_named(opts):
-    FileSite(opts).lock_path(JOB_RECORDER).write_text(f"77 {OTHER} here - 5 m -\n")
+    FileSite(opts).lock_path(JOB_RECORDER).write_bytes(Leader(77, OTHER, "here").as_line())
     (finding,) = around(opts)
     assert finding.startswith(f"the job_recorder engine (process 77) runs as {OTHER}, and the master as {USER}, ")
 
@@ -100,7 +101,7 @@ def test_an_engine_that_hangs_and_one_of_another_version_are_named(told):
     os.utime(path, (time.time() - 80,) * 2)
     (finding,) = around(told)
     assert finding.startswith("the job_recorder engine has not answered for 8")
-    path.write_text("77 root here 0.0.1 5 m -\n", encoding="utf-8")
+    path.write_bytes(Leader(77, "root", "here", "0.0.1").as_line())
     assert around({**told, "user": "root"})[0].endswith("restart the master")
 
 

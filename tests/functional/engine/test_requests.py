@@ -11,6 +11,7 @@ import pytest
 from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.requests import Inbox, ask
 from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused, StateError
@@ -258,20 +259,20 @@ def test_a_caller_of_a_silent_engine_learns_how_long_it_has_been_silent_and_noth
 
 
 def test_an_engine_of_another_version_is_asked_for_nothing_and_the_master_is_to_be_restarted(opts, held):
-    held.write_text("17 root here 0.0.1 5 m -", encoding="utf-8")
+    held.write_bytes(Leader(17, "root", "here", "0.0.1").as_line())
     with pytest.raises(EngineAbsent, match=f"engine runs 0.0.1.* and this is {re.escape(VERSION)}: restart the master"):
         ask(opts, ENGINE, {"do": "start"})
     assert left(opts) == []
 
 
 def test_an_engine_of_another_version_is_still_asked_to_stop_a_batch(opts, inbox, answering, held):
-    held.write_text("17 root here 0.0.1 5 m -", encoding="utf-8")
+    held.write_bytes(Leader(17, "root", "here", "0.0.1").as_line())
     answering(lambda request_id, request: inbox.answer(request_id, request["do"]))
     assert ask(opts, ENGINE, {"do": "stop"}, keep=True) == "stop"
 
 
-@pytest.mark.parametrize("told", ["17 root here - 5 m -", f"17 root here {VERSION} 5 m -", ""])
+@pytest.mark.parametrize("told", [*(Leader(17, "root", "here", version).as_line() for version in ("", VERSION)), b""])
 def test_an_engine_of_this_or_an_unknown_version_is_asked(opts, inbox, answering, held, told):
-    held.write_text(told, encoding="utf-8")
+    held.write_bytes(told)
     answering(lambda request_id, request: inbox.answer(request_id, request["do"]))
     assert ask(opts, ENGINE, {"do": "start"}) == "start"

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.notices import doctor
@@ -146,6 +147,6 @@ def test_a_database_that_cannot_be_read_is_reported(opts):
 
 def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opts):
     with single_holder(lock := FileSite(opts).lock_path(JOB_NOTICES)):
-        lock.write_text("17 root here 0.0.1 5 m -", encoding="utf-8")
+        lock.write_bytes(Leader(17, "root", "here", "0.0.1").as_line())
         (found,) = [finding for finding in examine(opts)["findings"] if "0.0.1" in finding]
     assert found.startswith("the job_notices engine runs 0.0.1") and found.endswith("restart the master")

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.recorder import doctor
@@ -103,6 +104,6 @@ def test_obstacles_to_the_recorder_are_reported(opts, options, part):
 
 def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opts):
     with single_holder(lock := FileSite(opts).lock_path(JOB_RECORDER)):
-        lock.write_text("17 root here 0.0.1 5 m -", encoding="utf-8")
+        lock.write_bytes(Leader(17, "root", "here", "0.0.1").as_line())
         (found,) = [finding for finding in doctor.examine(opts)["findings"] if "0.0.1" in finding]
     assert found.startswith("the job_recorder engine runs 0.0.1") and found.endswith("restart the master")

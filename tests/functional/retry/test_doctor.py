@@ -11,6 +11,7 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import doctor
 from saltext.jobs.core.retry.entry import Entry
+from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, accept, changes, load_of, queue_of, record_of, snapshot_of
 from tests.leading import single_holder
@@ -113,5 +114,5 @@ def test_unreadable_keys_are_reported(opts, running):
 
 
 def test_a_pause_is_reported(opts):
-    FileSite(opts).folder(JOB_RETRY).write("paused", b"")
+    RetryStore(FileSite(opts).tables).pause(True)
     finding(opts, "the queue is paused")

@@ -7,6 +7,7 @@ import multiprocessing
 import pytest
 import salt.loader
 
+from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.engine.names import JOB_NOTICES
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import act_for
@@ -201,9 +202,7 @@ def test_a_minion_sends_no_notice_and_a_user_of_the_runner_may(opts):
     assert not answered and "may look at this, and change nothing" in told
     lock = FileSite(opts).lock_path(JOB_NOTICES)
     with single_holder(lock):
-        lock.write_text(
-            "17 root here 0.0.1 5 m -", encoding="utf-8"
-        )  # an engine of another version, which is not asked
+        lock.write_bytes(Leader(17, "root", "here", "0.0.1").as_line())  # another version, which is not asked
         for limits, function in ((MINION, "job_notices.stats"), (user([]), "job_notices.test")):
             answered, told = ask(opts, limits, function)
             assert not answered and "restart the master" in told, told

@@ -41,7 +41,7 @@ def lead(site, lease):
 def main():
     opts, name, ttl = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3])
     site = PostgresqlSite({**opts, "id": name})
-    site.is_led(ENGINE)
+    site.lead(ENGINE)
     while True:
         lease = TableLease(server_of(site.opts, is_site=True), ENGINE, name, ttl=ttl)
         try:

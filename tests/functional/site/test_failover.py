@@ -132,7 +132,7 @@ def test_a_master_whose_clock_is_wrong_leads_in_an_epoch_of_the_clock_of_the_ser
     third = leading(masters[0])
     third.release()
     assert first.epoch < second.epoch < third.epoch
-    assert abs(second.epoch / 1e6 - masters[0].now()) < 600
+    assert abs(second.epoch / 1e6 - time.time()) < 600
     assert first.history == second.history == third.history
 
 

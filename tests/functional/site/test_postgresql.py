@@ -9,7 +9,10 @@ import threading
 
 import pytest
 
+from saltext.jobs.core.engine.requests import new_id
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ledger import meta
+from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.options.postgresql import read_cache_options
 from saltext.jobs.core.postgresql import lease as leases
@@ -47,7 +50,7 @@ def site(options):
 
 @pytest.fixture
 def server(options, site):
-    assert not site.is_led(ENGINE)  # which makes the tables
+    assert not site.lead(ENGINE)  # which makes the tables
     opened = Connections(read_cache_options(options), lambda connection: None)
     yield opened
     opened.end()
@@ -144,7 +147,7 @@ def test_a_takeover_succeeds_even_if_the_leader_is_frozen_within_a_transaction(o
             lease.renewed(connection)
             wait_for(taken, what="the other one leads")  # the server hears nothing meanwhile, as from a frozen process
 
-    assert not site.is_led(ENGINE) and lease.take()
+    assert not site.lead(ENGINE) and lease.take()
     with pytest.raises(StateError, match="idle-in-transaction timeout"):
         impatient.run(work)
     other.check()
@@ -178,7 +181,7 @@ def test_a_request_wakes_the_leader(request, files):
     try:
 
         def is_told():
-            site.folder(ENGINE).write("requests/1.request", b"")
+            Requests(site.tables, ENGINE).add(new_id(), b"")
             return told.wait(0.5)
 
         wait_for(is_told)
@@ -192,11 +195,15 @@ def test_no_master_leads_while_the_server_is_away(cache_servers, options, site):
     process = cache_servers("postgresql")
     process.stop()
     try:
-        for call in (lambda: site.lease(ENGINE).take(), lambda: site.folder(ENGINE, lease).write("x", b""), lease.beat):
+        for call in (
+            lambda: site.lease(ENGINE).take(),
+            lambda: meta.keep(site.tables, ENGINE, "x", b"", lease),
+            lease.beat,
+        ):
             with pytest.raises(OSError, match="PostgreSQL"):
                 call()
         with pytest.raises(OSError, match="PostgreSQL"):
-            site.is_led(ENGINE)
+            site.lead(ENGINE)
         assert not site.log_writer().append(Returned("20260101000000000000", "m1", "test.ping", 0, 0.0))
     finally:
         process.start()
@@ -204,10 +211,10 @@ def test_no_master_leads_while_the_server_is_away(cache_servers, options, site):
 
 
 def test_a_database_of_another_site_is_refused(cache_servers, options, site):
-    site.is_led(ENGINE)
+    site.lead(ENGINE)
     other = cache_servers("postgresql").make_database("othersite")
     with pytest.raises(OSError, match=r"another site's; .*remove .*/saltext_jobs/site"):
-        PostgresqlSite({**options, **other}).is_led(ENGINE)
+        PostgresqlSite({**options, **other}).lead(ENGINE)
 
 
 def test_tables_of_another_format_are_refused(site, server):

@@ -94,7 +94,7 @@ def test_an_answer_is_no_request(opts, sql, refused):
 
 
 def test_a_request_in_plain_bytes_is_refused(opts, sql, refused):
-    site_of(opts).is_led(ENGINE)
+    site_of(opts).lead(ENGINE)
     body = salt.payload.dumps(start())
     sql("INSERT INTO saltext_jobs_requests (engine, id, state, body, at) VALUES (%s, '6', 0, %s, 0)", ENGINE, body)
     assert list(requests.Inbox(opts, ENGINE).take()) == []
