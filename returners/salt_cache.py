@@ -128,7 +128,6 @@ def _tell_of_refusal(store: Store, passed: Any, origin: str) -> None:
         )
 
 
-@records.again_after_damage
 def _new_jid(store: Store, tries: int) -> str:
     jid = None
     for _ in range(1 + JID_TRIES if tries < JID_TRIES else 0):
@@ -209,7 +208,8 @@ def save_load(jid: Any, clear_load: Any, minions: Iterable[Any] | None = None, r
     else:
         with contextlib.suppress(Outage) if _is_of_a_command(clear_load) else contextlib.nullcontext():
             if not records.is_published(store, key):
-                records.report(store, key, without_secrets(clear_load), _reported_minions(clear_load))
+                kept, minions = without_secrets(clear_load), _reported_minions(clear_load)
+                store.together(lambda: records.report(store, key, kept, minions))
 
 
 def _is_of_a_command(load: Mapping[str, Any]) -> bool:
@@ -327,7 +327,7 @@ def save_minions(jid: Any, minions: Iterable[Any] | None, syndic_id: Any = None)
     store = store_of(__opts__)
     key = store.key(jid, "jid")
     if key is not None and (syndic_id is None or store.key(syndic_id, "syndic id") is not None):
-        records.report_minions(store, key, minions)
+        store.together(lambda: records.report_minions(store, key, minions))
 
 
 def update_endtime(jid: Any, the_time: Any) -> None:

@@ -54,10 +54,6 @@ class Driver(Calls):
     #: The directory in which jobs are stored; empty if a server stores them.
     folder = ""
 
-    def met_damage(self, error: SaltCacheError) -> bool:
-        """Tell whether a write failed on a damaged file that has been replaced since."""
-        return False
-
     # -- single values -----------------------------------------------------------------------------------------------
 
     def fetch(self, bank: str, key: str) -> Any:

@@ -30,10 +30,9 @@ A damaged record counts as absent if the next write can heal it. Loads come here
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 import salt.payload
 from salt.exceptions import SaltCacheError
@@ -58,25 +57,6 @@ _LATER = 0.001
 _MOST_WORKS = 1000
 
 
-P = ParamSpec("P")
-Result = TypeVar("Result")
-
-
-def again_after_damage(write: Callable[Concatenate[Store, P], Result]) -> Callable[Concatenate[Store, P], Result]:
-    """Let a function write once more if it met a damaged file: nothing was written, and another file has replaced it."""
-
-    @functools.wraps(write)
-    def written(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        try:
-            return write(store, *args, **kwargs)
-        except SaltCacheError as exc:
-            if not store.driver.met_damage(exc):
-                raise
-        return write(store, *args, **kwargs)
-
-    return written
-
-
 class Work(NamedTuple):
     """
     What a job runs: its functions, and the digest of them and their arguments; empty if that is not known. ``stored``:
@@ -92,7 +72,6 @@ class Work(NamedTuple):
 # -- loads --------------------------------------------------------------------------------------------------------
 
 
-@again_after_damage
 def publish(
     store: Store,
     key: str,
@@ -148,7 +127,6 @@ def is_limited(load: Mapping[str, Any], unlimited: Callable[[str], bool]) -> boo
     return bool((load.get("kwargs") or {}).get("eauth")) or not unlimited(str(load.get("user") or ""))
 
 
-@again_after_damage
 def store_no_returns(store: Store, key: str) -> None:
     """Note that a job's returns are not to be stored, unless the job was published earlier with its returns."""
     if store.contains(NOCACHE, key):
@@ -163,7 +141,6 @@ def store_no_returns(store: Store, key: str) -> None:
     store.store(NOCACHE, key, True)
 
 
-@again_after_damage
 def is_published(store: Store, key: str) -> bool:
     """Tell whether a master's publish wrote the job's load, so that nothing else may write it."""
     return store.contains(PUBLISHED, key)
@@ -182,7 +159,6 @@ def lacks_publications(store: Store) -> bool:
     return any(isinstance(load, dict) and "cmd" in load and load.get("tgt") != load.get("id") for load in loads)
 
 
-@again_after_damage
 def report(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[Any]) -> None:
     """
     Store a load that comes from a return, a syndic, salt-ssh or a runner, if the job has none.
@@ -267,7 +243,6 @@ def _publication_in(store: Store, record: Any, key: str) -> Publication | None:
 # -- minions ------------------------------------------------------------------------------------------------------
 
 
-@again_after_damage
 def report_minions(store: Store, key: str, minions: Iterable[Any] | None) -> None:
     """Add minions that no publish of this master named, as from the report of a syndic."""
     reported = store.plain_minions(key, minions)
@@ -298,7 +273,6 @@ def minions_of(store: Store, key: str) -> set[str]:
 # -- returns ------------------------------------------------------------------------------------------------------
 
 
-@again_after_damage
 def work(store: Store, key: str) -> Work:
     """Return what the job that was published under a jid runs, by the log, or else by the job cache."""
     known: Work | None = store.works.get(key)
@@ -379,7 +353,6 @@ def published_before(store: Store, key: str, is_ours: Callable[[str], bool]) -> 
     return [found, found._replace(at=known.last)] if known.last > known.at else [found]
 
 
-@again_after_damage
 def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> bool:
     """
     Store the return of one minion, and tell whether it was the first. The first one is kept.

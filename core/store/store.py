@@ -110,21 +110,20 @@ class Store:
     def _locks(self) -> Locks:
         return Locks(self.cachedir)
 
-    def together(self, write: Callable[[], Result], record: Record | None, durable: bool = False) -> Result:
+    def together(self, write: Callable[[], Result], record: Record | None = None, durable: bool = False) -> Result:
         """
         Add a record to the log, then call ``write``, which writes to the job cache. Both are one transaction if one database
-        has both.
+        has both. ``write`` may be called again if nothing of it was written.
 
         :param record: the log gets it even if ``write`` fails: the job cache must never have what the log lacks.
         :param durable: whether the record must survive a power cut when this returns.
         :raises Exception: as ``write``.
         """
         log, driver = self.log, self._shared
-        if log is None or record is None:
-            return write()
-        if driver is None:
-            log.append(record, durable)
-            return write()
+        if log is None or record is None or driver is None:
+            if log is not None and record is not None:
+                log.append(record, durable)
+            return write() if self.file is None else self.file.together(write)
 
         def both() -> Result:
             found = write()
@@ -132,12 +131,7 @@ class Store:
             return found
 
         try:
-            try:
-                found = driver.together(both)
-            except SaltCacheError as exc:
-                if not driver.met_damage(exc):
-                    raise
-                found = driver.together(both)
+            found = driver.together(both)
         except SaltCacheError:
             log.append(record, durable)
             raise

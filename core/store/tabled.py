@@ -42,7 +42,20 @@ class Tabled(Driver):
     removed_at_once = 500
 
     def do(self, name: str, bank: str, call: Callable[..., Result], *args: Any, key: str | None = None) -> Result:
-        """Return what ``call`` returns for the tables. :raises SaltCacheError: if it fails, with ``name`` in the message."""
+        """
+        Return what ``call`` returns for the tables. It is called once more if it meets a damaged file: nothing was written
+        then, and another file has replaced it.
+
+        :raises SaltCacheError: if it fails, with ``name`` in the message.
+        """
+        try:
+            return self._once(name, bank, call, *args, key=key)
+        except SaltCacheError as exc:
+            if not damage_in(exc):
+                raise
+        return self._once(name, bank, call, *args, key=key)
+
+    def _once(self, name: str, bank: str, call: Callable[..., Result], *args: Any, key: str | None) -> Result:
         try:
             return call(self.tables, *args)
         except SaltCacheError:
@@ -59,9 +72,6 @@ class Tabled(Driver):
         """As that of the tables. :raises SaltCacheError:"""
         found: Result = self.do("write", "jobs", lambda tables: tables.together(work))
         return found
-
-    def met_damage(self, error: SaltCacheError) -> bool:
-        return bool(damage_in(error))
 
     def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
         found = super().error(name, bank, key, exc)
@@ -80,7 +90,7 @@ class Tabled(Driver):
     def _each(self, found: Iterator[Result], name: str, bank: str) -> Iterator[Result]:
         """Yield from an iterator that reads the tables now and then. :raises SaltCacheError: as ``do``."""
         end = object()
-        while (one := self.do(name, bank, lambda _: next(found, end))) is not end:
+        while (one := self._once(name, bank, lambda _: next(found, end), key=None)) is not end:
             yield one  # type: ignore[misc]
 
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
