@@ -75,9 +75,7 @@ def alone(folder, count):
 def whole(folder, pairs):
     """``save_load`` and ``returner`` of the job cache: without the log, and with it."""
     module = importlib.import_module("saltext.jobs.returners.salt_cache")
-    module.__opts__ = options(
-        folder, id=MASTER, master_job_cache="salt_cache", cache="localfs", salt_cache={"sync": "none"}
-    )
+    module.__opts__ = options(folder, id=MASTER, master_job_cache="salt_cache", cache="localfs")
     store = store_of(module.__opts__)
     log, figures = store.log, {False: [], True: []}
     names = jids(2 * pairs * JOBS, 0)

@@ -5,7 +5,6 @@ Keeps everything of Salt's ``cache:`` in one SQLite file: jobs, minion data, the
 
     cache: sqlite
     # sqlite_cache_path: /var/cache/salt/master/cache.sqlite
-    # sqlite_cache_synchronous: NORMAL    # or FULL: every write waits for the disk
 
 Nothing needs to be installed: SQLite is a part of Python. Several processes may read and write at once. The file must be on
 a local disk. It is private to the user that the master runs as, because it holds pillars and tokens.

@@ -15,6 +15,7 @@ SECTIONS: dict[str, type] = {
     "job_retry": engines.RetrySettings,
     "job_recorder": engines.RecorderSettings,
     "job_notices": engines.NoticesSettings,
+    "salt_cache": engines.JobCacheSettings,
     "returner.pgjsonb_bulk": Options,
     "postgresql": CacheOptions,
 }

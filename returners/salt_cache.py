@@ -236,7 +236,7 @@ def _publish(store: Store, key: str, clear_load: dict[str, Any], minions: Iterab
         return
     try:
         store.together(
-            lambda: records.publish(store, key, load, named, __opts__.get("id"), unlimited), record, store.sync_publish
+            lambda: records.publish(store, key, load, named, __opts__.get("id"), unlimited), record, durable=True
         )
     except SaltCacheError as exc:
         if not identity.in_publish():

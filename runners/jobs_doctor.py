@@ -27,7 +27,7 @@ _ENGINES = (BATCH_MANAGER, JOB_RETRY, JOB_RECORDER, JOB_NOTICES)
 #: The runner whose ``doctor`` examines a part.
 _DOCTORS = {BATCH_MANAGER: "batch", **{part: part for part in (_JOB_CACHE, *_ENGINES[1:])}}
 #: Our own names in the master's configuration, and what else of ours may be misspelt there.
-_SECTIONS = (*_ENGINES, "saltext_jobs_site", "sqlite_cache_path", "sqlite_cache_synchronous", "postgresql")
+_SECTIONS = (*_ENGINES, "saltext_jobs_site", "salt_cache", "sqlite_cache_path", "postgresql")
 _VALUES = {"cache": ("sqlite", "postgresql"), "master_job_cache": ("salt_cache",), "saltext_jobs_site": ("postgresql",)}
 
 

@@ -20,6 +20,8 @@ import salt.payload
 from saltext.jobs.core.disk import packed
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+#: Other users may read them, if the umask allows it, and never write them.
+_FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 #: Tries to write a draft: another process may remove the directory along with the last key in it.
 _TRIES = 10
 #: Bytes of a file that are read at a time. Most files have less.
@@ -31,22 +33,18 @@ class LocalBanks:
     Behaves as ``salt.cache.Cache`` does with localfs. Files belong to the owner of the cache directory.
 
     :param cachedir: the master's cache directory.
-    :param readable: whether other users may read them, if the umask allows it. Other users may never write them.
     """
 
-    def __init__(self, cachedir: str, readable: bool = False) -> None:
+    def __init__(self, cachedir: str) -> None:
         self._root = cachedir
-        self._file_mode, self._folder_mode = (0o644, 0o755) if readable else (0o600, 0o700)
         self._pid = os.getpid()
         self._owner = owner_for_root(cachedir)
 
-    def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
+    def store(self, bank: str, key: str, value: Any) -> None:
         """
         Replace a value. A reader sees the old one or the new.
 
-        :param durable: whether it must survive a power cut when this returns.
-        :raises OSError: and the old value stays, without a draft of the new one. After a failed sync of the name, the
-            new value is in place, and a power cut may leave either.
+        :raises OSError: and the old value stays, without a draft of the new one.
         """
         folder = f"{self._root}/{bank}"
         draft = f"{folder}/.{self._pid}-{threading.get_ident()}"
@@ -57,8 +55,6 @@ class LocalBanks:
                 os.fchown(handle, *self._owner)
             while data:
                 data = data[os.write(handle, data) :]
-            if durable:
-                os.fsync(handle)
             os.rename(draft, f"{folder}/{key}.p")
         except BaseException:
             with contextlib.suppress(OSError):
@@ -66,18 +62,16 @@ class LocalBanks:
             raise
         finally:
             os.close(handle)
-        if durable:
-            _sync_folder(folder)
 
     def _new_file(self, folder: str, draft: str) -> int:
         for _ in range(_TRIES):
             try:
-                return os.open(draft, _NEW_FILE, self._file_mode)
+                return os.open(draft, _NEW_FILE, _FILE_MODE)
             except FileNotFoundError:  # the bank's first value, or the directory was removed
-                make_folder(folder, self._owner, self._folder_mode)
+                make_folder(folder, self._owner, _FOLDER_MODE)
             except FileExistsError:  # left by a process that was killed, with the same number
                 os.unlink(draft)
-        return os.open(draft, _NEW_FILE, self._file_mode)
+        return os.open(draft, _NEW_FILE, _FILE_MODE)
 
     def fetch(self, bank: str, key: str, default: Any = None) -> Any:
         """
@@ -134,15 +128,6 @@ def _content(path: str) -> bytes:
         while len(parts[-1]) == _PIECE:
             parts.append(os.read(handle, _PIECE))
         return parts[0] if len(parts) == 1 else b"".join(parts)
-    finally:
-        os.close(handle)
-
-
-def _sync_folder(folder: str) -> None:
-    """Make the names in a directory durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
     finally:
         os.close(handle)
 

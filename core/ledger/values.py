@@ -46,19 +46,16 @@ def _alive(tables: Tables) -> str:
 # -- one value ----------------------------------------------------------------------------------------------------------
 
 
-def store(tables: Tables, bank: str, key: str, value: Any, durable: bool = False, expires: float | None = None) -> None:
+def store(tables: Tables, bank: str, key: str, value: Any, expires: float | None = None) -> None:
     """
     Store a value. If that fails, the old one is still there.
 
-    :param durable: whether it must survive a power cut when this returns.
     :param expires: in how many seconds the value counts as absent.
     """
-    store_all(tables, [(bank, key, value)], durable, expires)
+    store_all(tables, [(bank, key, value)], expires)
 
 
-def store_all(
-    tables: Tables, items: Sequence[tuple[str, str, Any]], durable: bool = False, expires: float | None = None
-) -> None:
+def store_all(tables: Tables, items: Sequence[tuple[str, str, Any]], expires: float | None = None) -> None:
     """Store (bank, key, value) triples as a whole; for the same bank and key the last one counts."""
     values = {(plain_bank(bank), str(key)): value for bank, key, value in items}
     # in the order of all writers, so that they cannot deadlock
@@ -68,7 +65,8 @@ def store_all(
     def work() -> None:
         for key, value in loads.items():
             jobs.put(tables, key, value)
-        _put(tables, rows, f"DO UPDATE SET {_NEW}", durable)
+        insert = _insert(tables, len(rows), f"DO UPDATE SET {_NEW}")
+        tables.run(insert, [value for row in rows for value in row])
 
     if loads:
         tables.together(work)
@@ -81,23 +79,19 @@ def _row(bank: str, key: str, value: Any, expires: float | None = None) -> Row:
     return bank, key, failed, stored.dumps(value), None if expires is None else float(expires)
 
 
-def _put(tables: Tables, rows: Sequence[Row], conflict: str, durable: bool) -> None:
-    tables.run(_insert(tables, len(rows), conflict), [value for row in rows for value in row], durable)
-
-
 def _insert(tables: Tables, count: int, conflict: str) -> str:
     now = tables.dialect.now
     each = ", ".join([f"(?, ?, ?, ?, {now}, {now} + ?)"] * count)
     return f"INSERT INTO {VALUES} {_COLUMNS} VALUES {each} ON CONFLICT (bank, key) {conflict}"
 
 
-def store_new(tables: Tables, bank: str, key: str, value: Any, durable: bool = False) -> bool:
+def store_new(tables: Tables, bank: str, key: str, value: Any) -> bool:
     """Store a value if there is none, and tell whether it was stored."""
     row = _row(plain_bank(bank), str(key), value)
     conflict = f"DO UPDATE SET {_NEW} WHERE {VALUES}.expires <= {tables.dialect.now}"
 
     def work() -> bool:
-        count = tables.changed(_insert(tables, 1, conflict), row, durable)
+        count = tables.changed(_insert(tables, 1, conflict), row)
         if count < 0 and read_all(tables, [row[:2]]) != [row[3]]:
             return False
         if row[0] == LOADS and count:

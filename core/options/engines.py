@@ -14,6 +14,7 @@ from saltext.jobs.core.options.kinds import (
     GLOBS,
     IDS,
     NUMBER,
+    SIZE,
     TIMEZONE,
     WEB,
     WINDOW,
@@ -203,3 +204,14 @@ class NoticesSettings(EngineSettings):
     kinds: tuple[str, ...] = option(NOTICES, some_of(*NOTICES), "the kinds of notices that are sent")
     console: str = option("", WEB, "the address of the console, for links to it")
     keep: float = option(86400.0, seconds(60), "after this time a notice that did not arrive is given up")
+
+
+@dataclasses.dataclass(frozen=True)
+class JobCacheSettings:
+    """Options under ``salt_cache:``."""
+
+    max_jobs: int | None = option(None, whole(1), "beyond so many jobs, the sweep removes the oldest")
+    max_bytes: int | None = option(
+        None, SIZE, "the same for the used part of the file that `cache: sqlite` has; other caches log an error"
+    )
+    log_size: int = option(128 << 20, SIZE, "beyond this size, the oldest records of the log go; 20,000 stay")

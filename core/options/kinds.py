@@ -115,6 +115,18 @@ def _positive(value: Any) -> float:
 
 #: Accepts a number, which may have a fraction.
 NUMBER = Kind(_positive, "a number above 0")
+_SIZE, _FACTORS = re.compile(r"([1-9][0-9]*)([KMGT]?)"), {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def _bytes(value: Any) -> int:
+    match = _SIZE.fullmatch(str(value))
+    if not match:
+        raise ValueError(value)
+    return int(match[1]) * _FACTORS[match[2]]
+
+
+#: Accepts a number of bytes.
+SIZE = Kind(_bytes, "a number of bytes, or a size such as 500M or 20G")
 #: Accepts True and False.
 FLAG: Kind[bool] = Kind(lambda value: _only(value, isinstance(value, bool)), "True or False")
 

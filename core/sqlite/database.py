@@ -47,7 +47,7 @@ LOG_WAIT, LOG_AGAIN, LOG_LOOK = 0.1, 10.0, 0.1
 #: Most seconds for which a fork waits for other threads.
 FORK_WAIT = 1.0
 
-_DATABASES: dict[tuple[str, bool, bool], Database] = {}
+_DATABASES: dict[tuple[str, bool], Database] = {}
 _ALL: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
@@ -118,11 +118,10 @@ def _were_forked() -> None:
 os.register_at_fork(before=_THREADS.before_fork, after_in_parent=_THREADS.after_fork, after_in_child=_were_forked)
 
 
-def database_at(path: str, full_sync: bool = False, chosen: bool = False) -> Database:
+def database_at(path: str, chosen: bool = False) -> Database:
     """Return this process's database at an absolute path; the parameters are those of ``Database``."""
-    wanted = (path, full_sync, chosen)
-    found = _DATABASES.get(wanted)
-    return found or _DATABASES.setdefault(wanted, Database(path, full_sync, chosen))
+    found = _DATABASES.get((path, chosen))
+    return found or _DATABASES.setdefault((path, chosen), Database(path, chosen))
 
 
 def close_below(folder: str) -> None:
@@ -134,14 +133,12 @@ def close_below(folder: str) -> None:
 class Database:
     """
     :param path: of the file; absolute.
-    :param full_sync: whether every transaction must survive a power cut; otherwise only those that ask for it.
     :param chosen: whether an operator chose the directory, which is then not created.
     """
 
-    def __init__(self, path: str, full_sync: bool = False, chosen: bool = False) -> None:
+    def __init__(self, path: str, chosen: bool = False) -> None:
         self.path = path
         self._file = DatabaseFile(path, chosen)
-        self._full_sync = full_sync
         self._log, self._log_at = f"{path}-wal", 0.0
         #: By the number of the thread. A new thread with the number of an ended one takes over its connection.
         self._open_ones: dict[int, Connection] = {}
@@ -181,7 +178,7 @@ class Database:
                         self._look_at(exc, connection)
                         raise
                 connection = self._connection()
-            if durable and not self._full_sync:
+            if durable:
                 self._sync()
             self._see_to_log(connection)
             return int(done.rowcount)
@@ -216,7 +213,7 @@ class Database:
                 raise
             finally:
                 connection.busy = False
-            if connection.durable and not self._full_sync:
+            if connection.durable:
                 self._sync()
             self._see_to_log(connection)
 
@@ -365,7 +362,7 @@ class Database:
         # Debian has secure_delete on: it overwrites removed data, which doubles the cost of a sweep. The file is private.
         # As one script: single statements would take longer, and each would stay in the cache of statements.
         sql.executescript(
-            f"""PRAGMA journal_mode=WAL; PRAGMA synchronous={"FULL" if self._full_sync else "NORMAL"};
+            f"""PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;
             PRAGMA journal_size_limit={LOG_KEPT}; PRAGMA wal_autocheckpoint={LARGE_LOG}; PRAGMA temp_store=MEMORY;
             PRAGMA cache_size=-{CACHE_KB}; PRAGMA secure_delete=OFF"""
         )

@@ -18,7 +18,6 @@ from saltext.jobs.core.sqlite.database import Database, database_at
 
 #: The file of ``cache: sqlite``, and the one below ``saltext_jobs`` if the job cache is elsewhere.
 CACHE, FILE = "cache.sqlite", "jobs.sqlite"
-_SYNC = ("NORMAL", "FULL")
 
 
 @functools.cache
@@ -63,13 +62,10 @@ class SqliteTables:
         home, path = str(self._opts.get("cachedir") or ""), self._opts.get("sqlite_cache_path")
         if path is not None and (not isinstance(path, str) or not os.path.isabs(path)):
             raise StateError(f"sqlite_cache_path is {path!r}; accepted is the absolute path of a file")
-        sync = self._opts.get("sqlite_cache_synchronous", _SYNC[0])
-        if sync not in _SYNC:
-            raise StateError(f"sqlite_cache_synchronous is {sync!r}; accepted is one of {', '.join(_SYNC)}")
         chosen = path is not None and self._cachedir in (None, home)
         if not chosen:
             path = os.path.join(self._cachedir or home, self._name)
-        return database_at(os.path.normpath(str(path)), sync == "FULL", chosen)
+        return database_at(os.path.normpath(str(path)), chosen)
 
     @property
     def place(self) -> str:

@@ -108,7 +108,7 @@ def publish(
             added = added.difference(named) if is_same else added.union(set(named) - before)
         current = Publication(known.at if known else now, frozenset(added), now, by, of)
         writes.append((PUBLISHED, key, current.as_record()))
-        store.driver.store_all(writes, durable=store.sync_publish)
+        store.driver.store_all(writes)
 
 
 def _is_of_the_same_job(load: Mapping[str, Any], first: Mapping[str, Any], unlimited: Callable[[str], bool]) -> bool:
@@ -172,7 +172,7 @@ def report(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[An
         stored = dict(load)
         stored.pop("Minions", None)  # a syndic's master adds them; they have their own bank
         stored.setdefault("arg", _reported_arguments(load))
-        store.store(LOADS, key, stored, store.sync_all)
+        store.store(LOADS, key, stored)
         if usable:
             add_minions(store, key, usable)
 
@@ -193,7 +193,7 @@ def load_of(store: Store, key: str) -> dict[str, Any]:
     """
     load, record, listed = store.driver.read_all([(LOADS, key), (PUBLISHED, key), (MINIONS, key)])
     if not isinstance(load, dict) or not load:
-        return {}
+        return _load_in_log(store, key)
     if not is_believed(store, key, load, record):
         return {}
     # if it is not known which minions the job was meant for, those that returned
@@ -202,6 +202,14 @@ def load_of(store: Store, key: str) -> dict[str, Any]:
     if minions:
         load["Minions"] = minions
     return load
+
+
+def _load_in_log(store: Store, key: str) -> dict[str, Any]:
+    """Return the load of a job that the job cache lacks, as after a power cut; ``{}`` if the log has none."""
+    first = next(iter(store.log.publishes(store.decode(key))), None) if store.log else None
+    if first is None or not first.load:
+        return {}
+    return {**first.loaded(), "Minions": list(first.minions)}
 
 
 def is_believed(store: Store, key: str, load: Mapping[str, Any], record: Any) -> bool:
@@ -261,7 +269,7 @@ def add_minions(store: Store, key: str, minions: Iterable[str], always: bool = F
     before = ids_in(stored)
     merged = sorted(before.union(minions))
     if always or merged != (stored or []):
-        store.store(MINIONS, key, merged, store.sync_all)
+        store.store(MINIONS, key, merged)
     return before
 
 
@@ -366,14 +374,14 @@ def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> 
     with store.lock(jid, minion):
         if not store.driver.lists_banks:
             _index_returns(store, jid, store.decode(minion))
-        if store.driver.store_new(bank, minion, record, store.sync_all):
+        if store.driver.store_new(bank, minion, record):
             return True
         try:
             first = store.fetch(bank, minion)
         except Undecodable:
             first = {}
         if first == {}:  # after a full disk or a power cut
-            store.store(bank, minion, record, store.sync_all)
+            store.store(bank, minion, record)
             return True
     _report_second_return(store, first, load, record)
     return False

@@ -51,20 +51,20 @@ def trim(store: Store, now: float) -> None:
 
     :raises SaltCacheError: if the driver fails; the next sweep goes on.
     """
-    if store.max_jobs is not None:
-        excess = store.driver.count_loads() - store.max_jobs
+    if store.limits.max_jobs is not None:
+        excess = store.driver.count_loads() - store.limits.max_jobs
         if excess > 0:
             _drop_old(store, store.driver.oldest_jids(excess), RUNNING, now)
-    if store.max_bytes is None:
+    if store.limits.max_bytes is None:
         return
     file = store.file
     if file is None:
         store.quiet.error("max_bytes", "max_bytes is for cache: sqlite, and does nothing with %s", store.driver.name)
         return
     used, count = file.used_bytes(), store.driver.count_loads()
-    while used > store.max_bytes and count:
+    while used > store.limits.max_bytes and count:
         # Half of what would be too many if all jobs were of one size. They are not, so it is done in steps.
-        part = max(1, min(count, int(count * (used - store.max_bytes) / used) // 2))
+        part = max(1, min(count, int(count * (used - store.limits.max_bytes) / used) // 2))
         _drop_old(store, store.driver.oldest_jids(part), RUNNING, now)
         left = store.driver.count_loads()
         if left == count:

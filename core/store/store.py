@@ -15,7 +15,6 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import salt.payload
@@ -25,9 +24,10 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
 from saltext.jobs.core.disk.surroundings import is_full
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.ledger.log import SIZE
 from saltext.jobs.core.ledger.site import Site
 from saltext.jobs.core.log.records import Record
+from saltext.jobs.core.options import read_settings
+from saltext.jobs.core.options.engines import JobCacheSettings
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.site import FileSite, LogWriter, site_of
 from saltext.jobs.core.sqlite import OPTIONS as SQLITE
@@ -55,9 +55,6 @@ COPY = "__saltext_jobs_copy"
 _OWN = ("salt_cache", "cache", "cachedir", "id", "__role", COPY)
 _OF_FILES: dict[str, tuple[str, ...]] = {"localfs": (), "sqlite": SQLITE}
 _OF_LOADED = ("redis", "mysql", "etcd", "consul", "mmap_cache", "postgresql", "extension_modules", "module_dirs")
-#: The values of ``sync``: which records of a job must survive a power cut once they are stored.
-_SYNC = ("publish", "all", "none")
-_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class Store:
@@ -78,14 +75,12 @@ class Store:
         self.driver = driver or _DRIVERS.get(name, Driver)(opts)
         #: The driver itself, if it keeps all banks in one file of its own.
         self.file = self.driver if isinstance(self.driver, Sqlite) else None
-        sync, self.max_jobs, self.max_bytes, self._log_size = _own_options(opts)
+        self.limits = _own_options(opts)
         self._has_log = opts.get("__role") != "minion" and not opts.get(COPY)
         self._keys = Keys(name, self.driver.longest)
         self.key_of, self.decode = self._keys.key, self._keys.decode
         self.fetch, self.contains, self.updated = self.driver.fetch, self.driver.contains, self.driver.updated
         self.store, self.flush, self.keys = self.driver.store, self.driver.flush, self.driver.keys
-        #: Whether publishes, and whether all writes, must survive a power cut.
-        self.sync_publish, self.sync_all = sync != "none", sync == "all"
         self._publishing = threading.local()
         #: What jobs run, by the key of the jid: see ``records.work``.
         self.works: dict[str, Any] = {}
@@ -104,7 +99,7 @@ class Store:
     @functools.cached_property
     def log(self) -> LogWriter | None:
         """The log of what this master does; None in a copy, and on a minion, which may store its own returns."""
-        return self.site.log_writer(self._log_size or SIZE) if self._has_log else None
+        return self.site.log_writer(self.limits.log_size) if self._has_log else None
 
     @functools.cached_property
     def _locks(self) -> Locks:
@@ -244,38 +239,13 @@ def _site(opts: Mapping[str, Any]) -> Site:
         return FileSite(opts)
 
 
-def _own_options(opts: Mapping[str, Any]) -> tuple[str, int | None, int | None, int | None]:
-    """
-    Return sync, max_jobs, max_bytes and log_size of the option ``salt_cache``.
-
-    If any of them is not accepted, the log says so, and the whole option is ignored.
-    """
-    own = opts.get("salt_cache")
-    if own is None or (isinstance(own, Mapping) and not own):
-        return _SYNC[0], None, None, None
-    if isinstance(own, Mapping) and own.keys() <= {"sync", "max_jobs", "max_bytes", "log_size"}:
-        sync, jobs, size = own.get("sync", _SYNC[0]), _count(own.get("max_jobs")), _count(own.get("max_bytes"), _UNITS)
-        log_size = _count(own.get("log_size"), _UNITS)
-        if sync in _SYNC and 0 not in (jobs, size, log_size):
-            return str(sync), jobs, size, log_size
-    log.error(
-        "The option salt_cache is %r; accepted are sync with one of: %s; max_jobs, a number of jobs; max_bytes and "
-        "log_size, a number of bytes or such as 500M or 20G",
-        own,
-        ", ".join(_SYNC),
-    )
-    return _SYNC[0], None, None, None
-
-
-def _count(value: Any, units: Mapping[str, int] = MappingProxyType({})) -> int | None:
-    """Return a whole number above 0; None for None, 0 for anything else."""
-    factor = 1
-    if isinstance(value, str) and value[-1:] in units:
-        value, factor = value[:-1], units[value[-1:]]
-        value = int(value) if value.isascii() and value.isdigit() else 0
-    if value is None:
-        return None
-    return max(0, value) * factor if isinstance(value, int) and not isinstance(value, bool) else 0
+def _own_options(opts: Mapping[str, Any]) -> JobCacheSettings:
+    """Return the options under ``salt_cache``. If any of them is not accepted, the log says so, and all are ignored."""
+    try:
+        return read_settings(JobCacheSettings, "salt_cache", opts.get("salt_cache"))
+    except SettingsError as exc:
+        log.error("The option salt_cache is ignored: %s", exc)
+        return JobCacheSettings()
 
 
 def _settings(opts: Mapping[str, Any]) -> dict[str, Any]:

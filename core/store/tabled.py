@@ -107,14 +107,11 @@ class Tabled(Driver):
         except Exception as exc:  # msgpack raises many kinds
             return Undecodable(str(self.error("fetch", bank, key, exc)))
 
-    def store(self, bank: str, key: str, value: Any, durable: bool = False) -> None:
-        self._call("store", bank, key, value, durable)
+    def store_new(self, bank: str, key: str, value: Any) -> bool:
+        return bool(self._call("store_new", bank, key, value))
 
-    def store_new(self, bank: str, key: str, value: Any, durable: bool = False) -> bool:
-        return bool(self._call("store_new", bank, key, value, durable))
-
-    def store_all(self, items: Sequence[tuple[str, str, Any]], durable: bool = False) -> None:
-        self.do("store", items[0][0], values.store_all, items, durable, key=items[0][1])
+    def store_all(self, items: Sequence[tuple[str, str, Any]]) -> None:
+        self.do("store", items[0][0], values.store_all, items, key=items[0][1])
 
     def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = NEVER) -> None:
         self.do("flush", parent, values.remove_older, banks, parent, names, than)

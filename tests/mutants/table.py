@@ -330,8 +330,8 @@ _TABLE = (
     (
         "the first return is overwritten",
         "core/store/records.py",
-        "if store.driver.store_new(bank, minion, record, store.sync_all):",
-        "if store.store(bank, minion, record, store.sync_all) is None:",
+        "if store.driver.store_new(bank, minion, record):",
+        "if store.store(bank, minion, record) is None:",
         "tests/functional/store/test_contract.py::TestLocalfs::test_the_first_return_of_a_minion_is_kept",
     ),
     (

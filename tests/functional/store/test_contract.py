@@ -30,6 +30,7 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.options.engines import JobCacheSettings
 from saltext.jobs.core.store import calling, records
 from saltext.jobs.core.store.calling import Outage
 from saltext.jobs.core.store.publication import digest
@@ -669,34 +670,26 @@ class TestLocalfs(Contract):
             job_cache.save_load(JID, LOAD, minions=["web1"])
         assert os.listdir(path) == []
 
-    @pytest.mark.parametrize(
-        ("sync", "publish", "back"), [(None, 3, 0), ("publish", 3, 0), ("all", 3, 1), ("none", 0, 0)]
-    )
-    def test_what_a_publish_stores_survives_a_power_cut(self, opts, sync, publish, back, synced):
-        job_cache = Returner({**opts, "salt_cache": {"sync": sync}} if sync else opts)
+    def test_a_publish_survives_a_power_cut_that_takes_its_files(self, job_cache, opts, synced):
         job_cache.save_load(JID, LOAD, minions=["web1"])
-        in_log = [name for name in synced if name.endswith("jobs.sqlite-wal")]
-        assert len(in_log) == (publish > 0)
-        assert len(synced) - len(in_log) == 2 * publish  # each file, and the directory with its name
-        assert publish == 0 or [name for name in synced if name.endswith("jobs/loads")]
-        synced.clear()
+        assert [os.path.basename(name) for name in synced] == ["jobs.sqlite-wal"]
         job_cache.returner(a_return("web1"))
-        assert len(synced) == 2 * back
+        assert len(synced) == 1
+        for bank in ("loads", "minions", "published"):
+            os.unlink(f"{opts['cachedir']}/jobs/{bank}/{JID}.p")
+        assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1"]}
 
-    @pytest.mark.parametrize(
-        "wrong", [{"sync": "publsh"}, {"snyc": "all"}, "all of it", 7, {"max_jobs": 0}, {"max_bytes": "20X"}]
-    )
-    def test_an_invalid_sync_is_named_and_the_default_counts(self, opts, wrong, caplog):
-        store = Store({**opts, "salt_cache": wrong})
-        assert (store.sync_publish, store.sync_all, store.max_jobs, store.max_bytes) == (True, False, None, None)
-        assert str(wrong) in caplog.text and "publish, all, none" in caplog.text
+    @pytest.mark.parametrize("wrong", [{"max_jbos": 3}, "all of it", 7, {"max_jobs": 0}, {"max_bytes": "20X"}])
+    def test_a_wrong_option_is_named_and_the_defaults_count(self, opts, wrong, caplog):
+        assert Store({**opts, "salt_cache": wrong}).limits == JobCacheSettings()
+        assert "salt_cache is ignored: salt_cache" in caplog.text and "accepted" in caplog.text
 
 
 class TestSqlite(Contract):
     driver = "sqlite"
 
     def test_the_oldest_jobs_are_removed_if_they_take_too_much_space(self, opts):
-        job_cache = Returner({**opts, "salt_cache": {"max_bytes": "1M", "sync": "none"}})
+        job_cache = Returner({**opts, "salt_cache": {"max_bytes": "1M"}})
         jids = [f"202605161200000000{number:02}" for number in range(60)]
         for jid in jids:
             job_cache.save_load(jid, LOAD, minions=["web1"])
@@ -719,20 +712,14 @@ class TestSqlite(Contract):
             with pytest.raises(SaltCacheError, match=f"sqlite.*{JID}.*refused"):
                 job_cache.save_load(JID, LOAD, minions=["web1"])
             other.execute("DROP TRIGGER refuse")
-        assert (job_cache.get_load(JID), job_cache.fetch("jobs/published", JID)) == ({}, {})
+        assert [job_cache.fetch(bank, JID) for bank in ("jobs/loads", "jobs/published")] == [{}, {}]
         job_cache.save_load(JID, LOAD, minions=["web1"])
         assert job_cache.get_load(JID) == {**LOAD, "Minions": ["web1"]}
 
-    @pytest.mark.parametrize(
-        ("sync", "publish", "back"), [(None, 1, 0), ("publish", 1, 0), ("all", 1, 1), ("none", 0, 0)]
-    )
-    def test_what_a_publish_stores_survives_a_power_cut(self, opts, sync, publish, back, synced):
-        job_cache = Returner({**opts, "salt_cache": {"sync": sync}} if sync else opts)
+    def test_what_a_publish_stores_survives_a_power_cut(self, job_cache, opts, synced):
         job_cache.save_load(JID, LOAD, minions=["web1"])
-        assert synced == [f"{opts['cachedir']}/cache.sqlite-wal"] * publish
-        synced.clear()
         job_cache.returner(a_return("web1"))
-        assert len(synced) == back
+        assert synced == [f"{opts['cachedir']}/cache.sqlite-wal"]
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.story  # ``salt.cache`` differs between the releases
 TAGS = itertools.count(7000)
 
 OPTIONS = {
-    "sqlite": [{"sqlite_cache_path": "x.sqlite"}, {"sqlite_cache_path": 7}, {"sqlite_cache_synchronous": "OFF"}],
+    "sqlite": [{"sqlite_cache_path": "x.sqlite"}, {"sqlite_cache_path": 7}],
     "postgresql": [{"postgresql.port": "x"}, {"postgresql.timeout": -1}, {"postgresql.connect_timeout": 0}],
 }
 

@@ -38,7 +38,7 @@ JIDS = [jid_at(NOW - 3600 * number) for number in range(30)]
 
 def options(folder):
     own = {"cachedir": str(folder), "pki_dir": str(folder), "extension_modules": f"{folder}/ext", "cache": "sqlite"}
-    own.update({"id": "m_master", "salt_cache": {"sync": "none"}, "keep_jobs_seconds": 3600})
+    own.update({"id": "m_master", "keep_jobs_seconds": 3600})
     return {**salt.config.DEFAULT_MASTER_OPTS, **own}
 
 
@@ -202,10 +202,10 @@ def moved(path):
 @pytest.mark.parametrize("seed", range(2))
 def test_a_power_cut_at_any_point_leaves_consistent_records_and_every_confirmed_publish(opts, path, tmp_path, seed):
     """Writers are killed, and the log is cut off at any byte."""
-    chance, own = random.Random(seed), {**opts, "salt_cache": {"sync": "publish"}}
-    Returner(own).save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=["web1"])
+    chance = random.Random(seed)
+    Returner(opts).save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=["web1"])
     reading, writing = os.pipe()
-    processes = [FORK.Process(target=write_for_ever, args=(own, writing, number)) for number in range(3)]
+    processes = [FORK.Process(target=write_for_ever, args=(opts, writing, number)) for number in range(3)]
     for process in processes:
         process.start()
     assert multiprocessing.connection.wait([reading], stretched(SOON)), "one has begun"

@@ -51,10 +51,10 @@ def test_a_bank_goes_with_its_last_key(banks, tmp_path):
     assert banks.fetch("a/b", "one") == 1
 
 
-def test_only_the_owner_reads_a_value(banks, tmp_path):
+def test_only_the_owner_writes_a_value(banks, tmp_path):
     banks.store("a/b", "key", 1)
     modes = [os.stat(path).st_mode & 0o777 for path in (tmp_path / "a", tmp_path / "a/b", tmp_path / "a/b/key.p")]
-    assert modes == [0o700, 0o700, 0o600]
+    assert modes == [0o755, 0o755, 0o644]
 
 
 def test_a_value_that_cannot_be_written_leaves_the_old_one_and_no_draft(banks, tmp_path):
