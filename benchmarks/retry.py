@@ -29,6 +29,7 @@ import salt.config
 import salt.payload
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.delivery.known import Evidence
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.log.records import return_of
 from saltext.jobs.core.master.bus import Stream
@@ -37,7 +38,6 @@ from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Entry, Job, Key, Kind
-from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import RetryStore

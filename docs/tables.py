@@ -15,7 +15,8 @@ from collections.abc import Mapping
 
 from docs import diagrams, options
 from saltext.jobs.core.batch import inflight
-from saltext.jobs.core.retry import entry, steps
+from saltext.jobs.core.delivery import steps
+from saltext.jobs.core.retry import entry
 
 PAGE = pathlib.Path(__file__).with_name("architecture.md")
 #: The pages with tables of code.

@@ -123,7 +123,7 @@ def show(minion: object, jid: object) -> dict[str, Any]:
             "metadata": shown((load.get("kwargs") or {}).get("metadata")) if sees else None,
             "published_at": snapshot["published_at"],
             "last_sent_at": entry.sent_at,
-            "unreceived_tries": entry.tries,
+            "unreceived_tries": entry.counts.tries,
             "history": [{"at": at, "state": state, "reason": reason} for at, state, reason in entry.history],
         }
     raise Refused(f"{minion} has no entry for job {jid}; job_retry.list shows what is queued")
@@ -503,7 +503,7 @@ def _row(entry: Entry, snapshot: Mapping[str, Any], waiting: Waiting) -> dict[st
         "fun": _fun(snapshot),
         "state": entry.state.value,
         "reason": entry.reason,
-        "attempts": entry.attempts,
+        "attempts": entry.counts.attempts,
         "queued_at": entry.queued,
         "expires_at": entry.expires_at,
         "waits_for": waits_for,

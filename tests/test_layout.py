@@ -67,8 +67,9 @@ MAY_IMPORT = {
     "store": BASE | {"disk", "display", "ledger", "log", "postgresql", "site", "sqlite"},
     "master": BASE | {"disk", "display", "ledger", "log", "site", "store"},
     "engine": BASE | {"disk", "ledger", "log", "master", "site"},
-    "batch": GROUND,
-    "retry": GROUND,
+    "delivery": set(),
+    "batch": GROUND | {"delivery"},
+    "retry": GROUND | {"delivery"},
     "recorder": GROUND,
     "notices": GROUND,
     "runner": {"options", "display", "errors", "lines"},
@@ -120,6 +121,7 @@ SHELLS = {
 }
 #: What a pure module may import from outside its wing: options that have been read, windows of time, a logger, and the like.
 VALUES = {
+    "delivery",
     "display",
     "errors",
     "functions",

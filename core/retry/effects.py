@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.delivery.known import Evidence, Said
 from saltext.jobs.core.engine.answers import Collected
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Key, Kind
-from saltext.jobs.core.retry.knowledge import Evidence, Said
 from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.ports import Ports

@@ -15,11 +15,10 @@ from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
+from saltext.jobs.core.delivery.known import Delivery, Evidence, Outcome
+
 #: Fields of an entry that are stored as they are.
-_AS_IT_IS = (
-    *("minion", "jid", "expires_at", "attempts", "tries", "lost", "vain", "reached", "named", "sent_at"),
-    *("next_at", "acknowledged", "wanted_at"),
-)
+_AS_IT_IS = ("minion", "jid", "expires_at", "named", "sent_at", "begun_at", "next_at", "wanted_at")
 #: Most steps of an entry's history that are kept: the first, and the newest.
 _HISTORY = 20
 
@@ -65,7 +64,10 @@ CURSOR = Key(Kind.CURSOR, "log")
 #: The states to which an entry may go, by the state that it is in.
 TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.PENDING: frozenset(
-        {State.CLAIMED, State.RUNNING, State.DONE, State.EXPIRED, State.CANCELLED, State.DEAD, State.HELD}
+        {
+            *(State.PENDING, State.CLAIMED, State.RUNNING, State.HELD),
+            *(State.DONE, State.EXPIRED, State.CANCELLED, State.DEAD),
+        }
     ),
     State.CLAIMED: frozenset(
         {State.SENT, State.PENDING, State.RUNNING, State.HELD, State.DONE, State.CANCELLED, State.DEAD}
@@ -111,16 +113,32 @@ class Asker:
         return cls(user, eauth, limited)
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Counts(NamedTuple):
     """
-    One job that one minion is owed. Times are Unix time in seconds.
+    How often an entry was tried. ``attempts``: publishes with a receipt, and the one under way. ``tries``: publishes in a
+    row without a receipt; ``lost``: those of them that the minion may have begun nevertheless; ``vain``: those that the
+    minion ignored although it was there; ``reached``: one of them may have reached the minion.
+    """
 
-    ``attempts``: publishes with a receipt, and the one under way. ``tries``: publishes in a row without a receipt; ``lost``:
-    those of them that the minion may have begun nevertheless; ``vain``: those that the minion ignored although it was there;
-    ``reached``: one of them may have reached the minion. ``named``: an operator named the minion, so that it gets the job
-    whether or not the job's target matches it. ``asker``: the user who last asked for it by hand; this user's rights count
-    as well as the publisher's. ``wanted_at``: when that was; 0 for never.
+    attempts: int = 0
+    tries: int = 0
+    lost: int = 0
+    vain: int = 0
+    reached: bool = False
+
+
+#: One for all entries that were never tried.
+_UNTRIED = Counts()
+
+
+@dataclass(slots=True, eq=False)
+class Entry(Delivery):
+    """
+    One job that one minion is owed, and what is known of that. Times are Unix time in seconds.
+
+    ``named``: an operator named the minion, so that it gets the job whether or not the job's target matches it. ``asker``:
+    the user who last asked for it by hand; this user's rights count as well as the publisher's. ``wanted_at``: when that
+    was; 0 for never.
 
     :param why: the reason why it is queued.
     """
@@ -131,17 +149,11 @@ class Entry:
     expires_at: float
     why: InitVar[str]
     state: State = State.PENDING
-    attempts: int = 0
-    tries: int = 0
-    lost: int = 0
-    vain: int = 0
-    reached: bool = False
+    counts: Counts = _UNTRIED
     named: bool = False
     asker: Asker | None = None
     wanted_at: float = 0.0
-    sent_at: float | None = None
     next_at: float = 0.0  # not tried again before this time, unless the minion starts
-    acknowledged: bool = False
     history: tuple[tuple[float, str, str], ...] = ()
 
     def __post_init__(self, queued_at: float, why: str) -> None:
@@ -151,20 +163,21 @@ class Entry:
         """Go to another state. :raises ValueError: when the table forbids it."""
         if to not in TRANSITIONS[self.state]:
             raise ValueError(f"an entry cannot go from {self.state.value} to {to.value}")
+        if to is State.RUNNING:
+            # Others may have published what is begun now: then it is an attempt too.
+            self.counts = Counts(self.counts.attempts + (self.state is State.PENDING))
+            self.begun_at = self.begun_at or now
+        elif to is State.PENDING and self.last not in (Evidence.REFUSED, Evidence.MISSED):
+            self.begun_at = 0.0  # whatever was begun is over
         self.state = to
         history = (*self.history, (now, to.value, reason))
         self.history = history if len(history) <= _HISTORY else (history[0], *history[2:])
 
-    def forget_tries(self) -> None:
-        """Reset the counters of publishes without a receipt: one came, or an operator wants the job tried again."""
-        self.tries = self.lost = self.vain = 0
-        self.reached = False
-
     def claim(self, now: float) -> None:
         """Note that it is about to be published."""
-        self.attempts += 1
-        self.sent_at, self.acknowledged = now, False
-        self.move(State.CLAIMED, now, f"attempt {self.attempts}")
+        self.counts = self.counts._replace(attempts=self.counts.attempts + 1)
+        self.publish(now)
+        self.move(State.CLAIMED, now, f"attempt {self.counts.attempts}")
 
     @property
     def queued(self) -> float:
@@ -184,6 +197,7 @@ class Entry:
     def as_record(self) -> dict[str, Any]:
         return {
             **{name: getattr(self, name) for name in _AS_IT_IS},
+            **self.counts._asdict(),
             "queued_at": self.queued,
             "state": self.state.value,
             "asker": None if self.asker is None else [self.asker.user, self.asker.eauth, self.asker.limited],
@@ -203,13 +217,16 @@ class Entry:
             entry = cls(minion, jid, _finite(record["queued_at"]), _finite(record["expires_at"]), "")
             entry.history = _history(tuple(map(tuple, record["history"])))
             entry.state = State(record["state"])
-            entry.attempts, entry.tries = int(record["attempts"]), int(record["tries"])
-            entry.lost, entry.vain = int(record["lost"]), int(record["vain"])
-            entry.reached, entry.named = bool(record["reached"]), bool(record["named"])
+            attempts, tries, lost, vain = (int(record[name]) for name in ("attempts", "tries", "lost", "vain"))
+            counts = Counts(attempts, tries, lost, vain, bool(record["reached"]))
+            entry.counts, entry.named = _UNTRIED if counts == _UNTRIED else counts, bool(record["named"])
             entry.asker, entry.wanted_at = Asker.from_record(record["asker"]), _finite(record["wanted_at"])
             entry.sent_at = None if record["sent_at"] is None else _finite(record["sent_at"])
             entry.next_at = _finite(record["next_at"]) or 0.0
-            entry.acknowledged = bool(record["acknowledged"])
+            entry.begun_at = _finite(record["begun_at"])
+            # The engine was not there to hear of a start.
+            entry.unheard, entry.sent_before = True, entry.sent_at
+            entry.outcome = Outcome.IN_DOUBT if entry.state is State.CLAIMED else Outcome.TAKEN
         except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as exc:
             raise ValueError(f"{type(exc).__name__}: {exc}") from exc
         return entry

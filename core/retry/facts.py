@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from saltext.jobs.core.delivery.known import Evidence, Said
 from saltext.jobs.core.retry.entry import Asker, Job, Key
-from saltext.jobs.core.retry.knowledge import Evidence, Said
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.open_job import OpenJob
 

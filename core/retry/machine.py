@@ -7,9 +7,8 @@ as pure, and the queue gathers the effects that they want:
     owing.py       how entries come, end and go
     queue.py       what is owed, and what is stored    entry.py     the states of an entry
     turns.py       who is there, when a replay begins  openings.py  which jobs may be replayed now
-    knowledge.py   what is known of minion and job     decision.py  what is done about it
-    replay.py      brings facts to knowledge.py, and carries out what decision.py decides
-    steps.py       the steps of a replay               looks.py     shared looks at the job cache
+    policy.py   what is done about it                  replay.py    brings facts to entries, and carries out decisions
+    looks.py    shared looks at the job cache
     outbox.py      what is published, and how fast     timers.py    what is due when
 
 Pure: stdlib only, no clock, no I/O. It must never send a job to a minion while another job of its queue is under way there,
@@ -29,10 +28,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from saltext.jobs.core.delivery.known import Evidence
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Capture
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
-from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Outbox, Purpose

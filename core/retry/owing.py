@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.decision import LONGEST_BACKOFF
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Asker, Entry, Job, State
 from saltext.jobs.core.retry.notes import Notes
+from saltext.jobs.core.retry.policy import LONGEST_BACKOFF
 from saltext.jobs.core.retry.queue import Queue, Work
 from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.turns import Turns
@@ -104,7 +104,7 @@ class Owing:
     def _cancel_killed(self, kill: facts.Kill, entry: Entry) -> None:
         # A job that the queue has not sent runs from the operator's own publish.
         sent_at = entry.sent_at or self._queue.jobs[entry.jid].published_at
-        is_there = entry.state in UNDER_WAY or (entry.state is State.PENDING and entry.acknowledged)
+        is_there = entry.state in UNDER_WAY or (entry.state is State.PENDING and entry.begun_at > 0.0)
         is_sent = is_there and sent_at <= kill.at
         is_owed = entry.state not in ENDED and entry.wanted_at <= kill.at
         if is_owed if kill.jid else is_sent:

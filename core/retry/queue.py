@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from saltext.jobs.core.delivery.steps import Step
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.decision import Terms
-from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, Key, Kind, State
-from saltext.jobs.core.retry.knowledge import Knowledge, Signs
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Counts, Entry, Job, Key, Kind, State
 from saltext.jobs.core.retry.openings import Openings
-from saltext.jobs.core.retry.steps import Step
+from saltext.jobs.core.retry.policy import Terms
 from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
@@ -30,12 +29,21 @@ if TYPE_CHECKING:
 Work = Generator[int, None, int]
 
 
+#: Seconds for which the answer "I run nothing" counts.
+BELIEVED = 600.0
+
+
 @dataclass(slots=True, eq=False)
-class Backlog(Signs):
-    """What one minion is owed, and what is known of it. Times are Unix time in seconds, 0 for never."""
+class Backlog:
+    """What one minion is owed, and what is known of the minion itself. Times are Unix time in seconds, 0 for never."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
-    replay: Knowledge | None = None
+    replay: Entry | None = None  # the one whose replay is under way
+    since: float = 0.0  # when that began
+    seen: float = 0.0  # its last sign of life
+    started: float = 0.0  # its last start, when it forgot which jids it had seen
+    free_at: float = 0.0  # when it was asked, if its last answer was "I run nothing"
+    false_signs: int = 0  # signs of life in a row after which it did not answer
     not_before: float = 0.0  # no new replay earlier
     delayed: float = 0.0  # since when its starts have put off the next replay
     urged: float = 0.0  # when an operator last asked for an immediate replay
@@ -91,18 +99,20 @@ class Queue:
         backlog = self.backlogs.get(minion)
         return list(backlog.entries.values()) if backlog else []
 
-    def replay(self, minion: str, jid: str, *steps: Step) -> Knowledge | None:
-        """Return a minion's replay if it is of this job and at one of these steps; by default at any step."""
-        backlog = self.backlogs.get(minion)
-        replay = backlog.replay if backlog else None
-        return replay if replay and replay.entry.jid == jid and (not steps or replay.step in steps) else None
-
-    def replays(self, jid: str, minions: Iterable[str], *steps: Step) -> Iterator[Knowledge]:
-        """Yield the replays of these minions, ordered by minion. ``steps`` as above."""
+    def at(self, jid: str, minions: Iterable[str], *steps: Step) -> Iterator[Entry]:
+        """Yield the entries of a job whose replays are at one of these steps, ordered by minion."""
         for minion in sorted(minions):
-            replay = self.replay(minion, jid, *steps)
-            if replay is not None:
-                yield replay
+            entry = self.entry(minion, jid)
+            if entry is not None and entry.step in steps:
+                yield entry
+
+    def has_answered(self, entry: Entry) -> bool:
+        """Tell whether an earlier answer covers a job: the minion ran nothing, and was never sent the job from here."""
+        backlog, job = self.backlogs[entry.minion], self.jobs[entry.jid]
+        newest = max(entry.queued, backlog.started, self.republished.get(entry.jid, 0.0))
+        is_told = newest < backlog.free_at and self.now < backlog.free_at + BELIEVED
+        is_new = entry.state is State.PENDING and entry.sent_at is None
+        return is_told and is_new and (job.by_id or entry.named)
 
     # -- entries come and go ------------------------------------------------------------------------------------------
 
@@ -195,12 +205,11 @@ class Queue:
     def tell(self, entry: Entry, kind: str) -> None:
         """Tell the bus what has become of an entry."""
         fun = ",".join(self.jobs[entry.jid].funs)
-        self.want(facts.Announce(entry.minion, entry.jid, kind, fun, entry.attempts, entry.reason))
+        self.want(facts.Announce(entry.minion, entry.jid, kind, fun, entry.counts.attempts, entry.reason))
 
     def renew(self, entry: Entry, expires_at: float, reason: str) -> None:
         """Make an entry pending again, as if it had never been tried."""
-        entry.forget_tries()
-        entry.attempts, entry.next_at, entry.acknowledged = 0, 0.0, False
+        entry.counts, entry.next_at, entry.begun_at = Counts(), 0.0, 0.0
         entry.expires_at = max(entry.expires_at, expires_at)
         self.move(entry, State.PENDING, reason)
         self.tell(entry, "queued")

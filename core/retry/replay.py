@@ -1,6 +1,6 @@
 """
-Replays: how a job goes to a minion, and how the engine finds out what became of it. knowledge.py takes what becomes known,
-decision.py decides, and this module alone carries out the decision. The steps are in steps.py; turns.py says when the next
+Replays: how a job goes to a minion, and how the engine finds out what became of it. An entry takes what becomes known
+(core/delivery/known.py), policy.py decides, and this module alone carries out the decision. turns.py says when the next
 replay begins.
 
 It must never let a minion have two replays, keep a replay whose entry has ended, publish a job whose claim is not durable,
@@ -12,15 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from saltext.jobs.core.delivery.known import ANSWERS, Evidence, Said
+from saltext.jobs.core.delivery.steps import LOOKS, RESTING, Step
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.decision import NOTHING_ELSE, Decision, Permits, decide
-from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Key, Kind, State
-from saltext.jobs.core.retry.knowledge import ANSWERS, Evidence, Knowledge, Said
+from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.looks import DOUBTED, LONGEST, Gathering, Inflow
 from saltext.jobs.core.retry.outbox import Outbox, Purpose
-from saltext.jobs.core.retry.queue import Queue, Work
-from saltext.jobs.core.retry.steps import LOOKS, RESTING, Step
+from saltext.jobs.core.retry.policy import (
+    NOTHING_ELSE,
+    Again,
+    Decision,
+    Go,
+    Permits,
+    decide,
+    stepped_aside,
+    without_return,
+)
+from saltext.jobs.core.retry.queue import Backlog, Queue, Work
 from saltext.jobs.core.retry.turns import Turns
 
 #: What a minion waits for before a look: others that are owed the same job, others that have answered, or a set time.
@@ -28,6 +37,11 @@ GATHERINGS = ("company", "answered", "look")
 #: Most seconds between a publish and the time in its record. If they differ more, a replay has made a new record in place
 #: of one that was removed, or the wall clock was set.
 _SAME = 60.0
+#: If the store takes more than this many seconds for a claim, the job is not published: return, key, access and kills are
+#: checked again.
+STALE = 10.0
+#: States in which a claimed start changes something.
+_OPEN = frozenset({State.PENDING, *UNDER_WAY})
 
 
 class Replays:
@@ -52,53 +66,46 @@ class Replays:
             return
         backlog.delayed = 0.0
         if entry.state in UNDER_WAY:
-            backlog.replay = Knowledge(entry, backlog, now, Step.WAITING)
+            self._begin(backlog, entry)
             self._looks.add(entry.jid, minion, now + DOUBTED)
         elif self._turns.holds_up(entry):
-            self._decide(Knowledge(entry, backlog, now), Permits(waited_for=True))
+            self._carry_out(entry, stepped_aside(entry))
             self._turns.wake(minion, now)
         elif entry.next_at > now:
             self._turns.wake(minion, entry.next_at)  # no newer job overtakes it
         else:
-            backlog.replay = Knowledge(entry, backlog, now, Step.WAITING)
+            self._begin(backlog, entry)
             latest = now + self._inflow.wait(entry.jid, now)
             self._company.put_off(entry.jid, minion, now + self._queue.gather(entry.jid), latest)
 
+    def _begin(self, backlog: Backlog, entry: Entry) -> None:
+        backlog.replay, backlog.since = entry, self._queue.now
+        entry.inquire()
+
     # -- what is decided, and carried out -----------------------------------------------------------------------------
 
-    def _decide(self, known: Knowledge, permits: Permits = NOTHING_ELSE) -> None:
-        self._carry_out(known, decide(known, permits, self._queue.terms_of(known.entry), self._queue.now))
+    def _decide(self, entry: Entry, permits: Permits = NOTHING_ELSE) -> None:
+        self._carry_out(entry, decide(entry, permits, self._queue.terms_of(entry), self._queue.now))
 
-    def _carry_out(self, known: Knowledge, decision: Decision) -> None:
-        """Do what was decided."""
-        entry = known.entry
-        if decision.step is not None and decision.state is not None:
-            self._queue.move(entry, decision.state, decision.reason)
-        if decision.begun:
-            self._note_begun(entry, decision.begun)
-        self._count(known, decision)
-        if decision.step is not None:
-            self._go(known, decision.step, decision.wait)
-        elif decision.state is State.PENDING:
-            self._try_again(known, decision)
-        elif decision.state is not None:
-            self.end(entry, decision.state, decision.reason)
+    def _carry_out(self, entry: Entry, decision: Decision) -> None:
+        if isinstance(decision, Go):
+            if decision.state is not None:
+                self._queue.move(entry, decision.state, decision.reason)
+            self._go(entry, decision.step, decision.wait)
+        elif decision is not None:
+            entry.counts = decision.counts or entry.counts
+            if isinstance(decision, Again):
+                self._try_again(entry, decision)
+            else:
+                self.end(entry, decision.state, decision.reason)
 
-    def _note_begun(self, entry: Entry, reason: str) -> None:
-        """Note that the minion has begun the job."""
-        if entry.state is not State.RUNNING:
-            entry.attempts += entry.state is State.PENDING
-            entry.forget_tries()
-            self._queue.move(entry, State.RUNNING, reason)
-
-    def _go(self, replay: Knowledge, step: Step, wait: float) -> None:
+    def _go(self, entry: Entry, step: Step, wait: float) -> None:
         """Take a replay to its next step, and begin what it waits for there."""
-        entry, now = replay.entry, self._queue.now
-        minion, jid = entry.minion, entry.jid
-        if replay.step is Step.TO_SEND:
+        now, minion, jid = self._queue.now, entry.minion, entry.jid
+        if entry.step is Step.TO_SEND:
             self._outbox.withdraw(minion, jid)
-        if replay.step is not step:
-            replay.go(step)
+        if entry.step is not step:
+            entry.go(step)
         if step is Step.TO_ASK:
             self._outbox.line_up(Purpose.QUESTION, jid, (minion,))
         elif step is Step.TO_SEND:
@@ -114,47 +121,33 @@ class Replays:
             # They wait for others that answer, so that one publish serves many, for as long as this answer took at most:
             # a busy master forwards the answers of others with gaps, too.
             gather = self._queue.gather(jid)
-            took = now - replay.asked if gather else 0.0
+            took = now - entry.asked_at if gather else 0.0
             self._answered.put_off(jid, minion, now + max(gather, took), now + LONGEST)
         else:
             self._queue.timers.cancel(("replay", minion))
             # A look for another minion must not cut short the time for this one's return.
             self._looks.add(jid, minion, now + wait, no_sooner=step is Step.ANSWERED)
 
-    def _count(self, known: Knowledge, decision: Decision) -> None:
-        entry = known.entry
-        for name in ("tries", "lost", "vain"):
-            count = getattr(decision, name)
-            if count is not None:
-                setattr(entry, name, count)
-        entry.reached = entry.reached or decision.reached
-        entry.attempts -= not decision.received
-        entry.acknowledged = entry.acknowledged and not decision.forget
-        if decision.unsent:
-            entry.sent_at = known.sent_before
-            self._queue.changed[Key(Kind.ENTRY, entry.jid, entry.minion)] = None
-
-    def _try_again(self, known: Knowledge, decision: Decision) -> None:
+    def _try_again(self, entry: Entry, decision: Again) -> None:
         """
         End a replay without a return. The entry waits for the minion's next sign of life, and at least for the cooldown and
         for the pause that was decided.
         """
-        entry, now = known.entry, self._queue.now
-        backlog = self._queue.backlogs[entry.minion]
+        now, backlog = self._queue.now, self._queue.backlogs[entry.minion]
         entry.next_at = now + decision.wait if decision.wait else entry.next_at
-        if entry.state is not State.PENDING:
+        if decision.reason:
             self._queue.move(entry, State.PENDING, decision.reason)
         backlog.not_before = now + max(decision.pause, self._queue.terms_of(entry).cooldown)
-        self._drop(entry.minion)
-        alive = decision.alive
-        if known.restarted:
+        self._drop(entry)
+        there = decision.there or backlog.seen > backlog.since
+        if backlog.started > max(backlog.since, entry.sent_at or 0.0):
             entry.next_at = 0.0
-        if backlog.urged > known.since:
+        if backlog.urged > backlog.since:
             entry.next_at = backlog.not_before = 0.0
-            alive = True
+            there = True
         else:
             backlog.at_any_time -= {entry.jid}  # the operator's request was for one try
-        if alive or backlog.seen > known.since:
+        if there:
             self._turns.wake(entry.minion, now + self._turns.settle)
         elif len(backlog.entries) > 1:
             # Nothing shows that the minion is there. Its next sign of life sets the timer again.
@@ -163,15 +156,14 @@ class Replays:
             backlog.false_signs += 1
             backlog.at_any_time = frozenset()  # the operator's request was for a try now
 
-    def _drop(self, minion: str) -> None:
-        self._queue.backlogs[minion].replay = None
-        self._queue.timers.cancel(("replay", minion))
+    def _drop(self, entry: Entry) -> None:
+        self._queue.backlogs[entry.minion].replay = entry.step = None
+        self._queue.timers.cancel(("replay", entry.minion))
 
     def land(self, entry: Entry) -> None:
         """End the replay of an entry, if it has one; the next one may begin."""
-        backlog = self._queue.backlogs[entry.minion]
-        if backlog.replay is not None and backlog.replay.entry is entry:
-            self._drop(entry.minion)
+        if entry.step is not None:
+            self._drop(entry)
             self._outbox.withdraw(entry.minion, entry.jid)
             self._turns.wake(entry.minion, self._queue.now)
 
@@ -194,9 +186,9 @@ class Replays:
     def shut(self, minions: Iterable[str]) -> None:
         """End the replays to these minions whose job is not claimed yet and may not be sent now."""
         for minion in minions:
-            replay = self._queue.backlogs[minion].replay
-            if replay and replay.entry.state is State.PENDING and self._why_shut(replay.entry):
-                self.land(replay.entry)
+            entry = self._queue.backlogs[minion].replay
+            if entry and entry.state is State.PENDING and self._why_shut(entry):
+                self.land(entry)
 
     def _why_shut(self, entry: Entry) -> str:
         if self._turns.paused:
@@ -208,22 +200,19 @@ class Replays:
     def doubt(self, evidence: Evidence, minion: str) -> None:
         """If a minion may have a job, find out what became of it, unless the receipt may still be on its way."""
         backlog = self._queue.backlogs.get(minion)
-        replay = backlog.replay if backlog else None
-        if replay is not None and replay.step in RESTING:
-            replay.take(evidence)
-            self._decide(replay, Permits(heard=self._heard))
+        entry = backlog.replay if backlog else None
+        if entry is not None and entry.step in RESTING:
+            entry.take(evidence, self._queue.now)
+            self._decide(entry, Permits(heard=self._heard))
 
     def due(self, gathering: str, jid: str) -> None:
         """Look up the minions that have gathered for a job."""
         wanted = self._gathered[gathering].take(jid, self._queue.now)
         minions, publish = tuple(minion for minion in wanted if self._queue.has(minion, jid)), False
         askers = {}
-        for replay in self._queue.replays(jid, minions, *LOOKS):
-            entry = replay.entry
-            again = replay.step is Step.ANSWERED or replay.has_answered(
-                self._queue.jobs[jid], self._queue.republished.get(jid, 0.0), self._queue.now
-            )
-            replay.go(Step.LOOKING_AGAIN if again else Step.LOOKING)
+        for entry in self._queue.at(jid, minions, *LOOKS):
+            again = entry.step is Step.ANSWERED or self._queue.has_answered(entry)
+            entry.go(Step.LOOKING_AGAIN if again else Step.LOOKING)
             publish = publish or (again and entry.state is State.CLAIMED)
             if entry.asker is not None:
                 askers[entry.minion] = entry.asker
@@ -231,9 +220,9 @@ class Replays:
             self._queue.want(facts.LookUp(jid, minions, publish=publish, askers=askers))
 
     def unreadable(self, fact: facts.Unreadable) -> None:
-        for replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
-            replay.take(Evidence.UNREADABLE)
-            self._decide(replay)
+        for entry in self._queue.at(fact.jid, fact.minions, *LOOKS.values()):
+            entry.take(Evidence.UNREADABLE, self._queue.now)
+            self._decide(entry)
 
     def returned(self, fact: facts.Returned) -> Work:
         """End the entries whose job was returned, and those whose time to live has passed without a return."""
@@ -243,9 +232,11 @@ class Replays:
                 continue
             if is_there and not fact.searched:
                 self._heard = self._queue.now
-            known = Knowledge(entry, self._queue.backlogs[minion], self._queue.now)
-            known.take(Evidence.RETURNED if is_there else Evidence.NOT_RETURNED)
-            self._decide(known)
+            if is_there:
+                entry.take(Evidence.RETURNED, self._queue.now)
+                self._decide(entry)
+            else:
+                self._carry_out(entry, without_return(entry, self._queue.now))
             yield 1
         return 0
 
@@ -254,16 +245,15 @@ class Replays:
         yield from self.returned(facts.Returned(fact.jid, fact.returned, searched=True))
         job = self._queue.jobs.get(fact.jid)
         unsent = job is not None and fact.only is not None and abs(fact.only - job.published_at) < _SAME
-        for replay in self._queue.replays(fact.jid, fact.minions, *LOOKS.values()):
-            entry, minion = replay.entry, replay.entry.minion
-            replay.unsent = unsent
-            replay.take(Evidence.NOT_RETURNED)
+        for entry in self._queue.at(fact.jid, fact.minions, *LOOKS.values()):
+            minion, is_unsent = entry.minion, unsent and entry.state is State.CLAIMED
+            entry.take(Evidence.NOT_SENT if is_unsent else Evidence.NOT_RETURNED, self._queue.now)
             if entry.state in UNDER_WAY:
                 permits = Permits(waited_for=self._turns.is_waited_for(entry))
             else:
                 denied, unsure = fact.denied.get(minion, ""), fact.unsure.get(minion, "")
                 permits = Permits(denied, unsure, barred=minion in fact.barred)
-            self._decide(replay, permits)
+            self._decide(entry, permits)
             yield 1
         return 0
 
@@ -272,84 +262,97 @@ class Replays:
     def ask(self, jid: str, minions: tuple[str, ...]) -> None:
         """Ask minions about a job: their turn has come."""
         doubted = []
-        for replay in self._queue.replays(jid, minions, Step.TO_ASK):
-            replay.go(Step.ASKING)
-            replay.asked = self._queue.now
-            if replay.entry.sent_at is not None:
-                doubted.append(replay.entry.minion)
+        for entry in self._queue.at(jid, minions, Step.TO_ASK):
+            entry.go(Step.ASKING)
+            entry.ask(self._queue.now)
+            if entry.sent_at is not None:
+                doubted.append(entry.minion)
         self._queue.want(facts.Ask(jid, minions, tuple(doubted)))
 
     def asked(self, fact: facts.Asked) -> Work:
         """Go on with what minions say about a job."""
-        job = self._queue.jobs.get(fact.jid)
+        job, now = self._queue.jobs.get(fact.jid), self._queue.now
         refused = fact.applying if job is not None and any(map(runs_states, job.funs)) else frozenset[str]()
         for evidence, minions in fact.told.items():
             if minions and evidence in ANSWERS:
-                self._heard = self._queue.now
-            for replay in self._queue.replays(fact.jid, minions, Step.ASKING):
-                minion = replay.entry.minion
-                said, ran = fact.said.get(minion, Said.NOTHING), fact.ran.get(minion, 0.0)
-                replay.take(evidence, said, ran, free=minion in fact.free)
-                self._decide(replay, Permits(matches=minion not in fact.unmatched, occupied=minion in refused))
+                self._heard = now
+            for entry in self._queue.at(fact.jid, minions, Step.ASKING):
+                minion, backlog = entry.minion, self._queue.backlogs[entry.minion]
+                entry.take(evidence, now, fact.said.get(minion, Said.NOTHING), fact.ran.get(minion, 0.0))
+                if evidence is Evidence.IDLE:
+                    backlog.false_signs, backlog.free_at = 0, entry.asked_at if minion in fact.free else 0.0
+                elif evidence in (Evidence.SILENT, Evidence.UNPROVEN):
+                    backlog.free_at = 0.0
+                matches, occupied = minion not in fact.unmatched, minion in refused
+                self._decide(entry, Permits(matches=matches, occupied=occupied, false_signs=backlog.false_signs))
                 yield 1
         for minion in fact.told.get(Evidence.RUNS, ()):
-            entry = self._queue.entry(minion, fact.jid)
-            if entry is not None and entry.state is not State.RUNNING:  # its replay has ended since (by a pause, say)
+            found = self._queue.entry(minion, fact.jid)
+            if found is not None and found.state is not State.RUNNING:  # its replay has ended since (by a pause, say)
                 self.acknowledged(facts.Acknowledged(minion, fact.jid), proven=True)
         if not fact.more:
-            self._answered.hasten(fact.jid, self._queue.now)
+            self._answered.hasten(fact.jid, now)
         return 0
 
     def acknowledged(self, fact: facts.Acknowledged, proven: bool = False) -> None:
-        """Take the claim that a minion has begun a job, or returned it, however late. ``proven``: it is authenticated."""
+        """
+        Take the claim that a minion has begun a job, or returned it, however late.
+
+        :param proven: it is authenticated. Otherwise it is ignored, unless this engine has sent the job.
+        """
         entry = self._queue.entry(fact.minion, fact.jid)
-        if entry is None:
+        if entry is None or entry.state not in _OPEN:
             return
-        backlog = self._queue.backlogs[fact.minion]
-        replay = self._queue.replay(fact.minion, fact.jid)
-        known = replay or Knowledge(entry, backlog, self._queue.now)
-        is_news = known.believe(proven, self._queue.now)
-        if is_news is None:
+        # If the job is being claimed now, the minion can only mean an earlier publish.
+        sent_at = entry.sent_before if entry.step is Step.CLAIMING else entry.sent_at
+        if not proven and sent_at is None:
             return
+        is_news = not entry.begun_at
+        entry.take(Evidence.BEGUN, self._queue.now)
         self._queue.touch(entry)
-        if replay is not None and (is_news or entry.state is not State.RUNNING):
+        if entry.step is not None and (is_news or entry.state is not State.RUNNING):
             self._heard = self._queue.now if is_news else self._heard
-            self._decide(replay)
+            self._decide(entry)
 
     # -- the claim, the publish, the receipt --------------------------------------------------------------------------
 
     def claim(self, jid: str, minions: tuple[str, ...]) -> Work:
         """Claim what may be published now, and have the claims made durable."""
         self.shut(minions)
-        for replay in self._queue.replays(jid, minions, Step.TO_SEND):
-            self._decide(replay)
+        for entry in self._queue.at(jid, minions, Step.TO_SEND):
+            self._decide(entry)
             yield 1
-        if claimed := [replay.entry.minion for replay in self._queue.replays(jid, minions, Step.CLAIMING)]:
+        if claimed := [entry.minion for entry in self._queue.at(jid, minions, Step.CLAIMING)]:
             self._queue.want(facts.Claim(jid, tuple(claimed)))
         return 0
 
     def claimed(self, fact: facts.Claimed) -> Work:
         """Publish what is durably claimed."""
-        for replay in self._queue.replays(fact.jid, fact.minions, Step.CLAIMING):
-            self._decide(replay, Permits(shut=self._why_shut(replay.entry)))
+        now = self._queue.now
+        for entry in self._queue.at(fact.jid, fact.minions, Step.CLAIMING):
+            is_late = now - (entry.sent_at or 0.0) > STALE
+            if why := self._why_shut(entry) or ("the store was slow to take the claim" if is_late else ""):
+                entry.take(Evidence.REFUSED, now, failure=why)
+            self._decide(entry)
             yield 1
-        ready = list(self._queue.replays(fact.jid, fact.minions, Step.SENDING))
+        ready = list(self._queue.at(fact.jid, fact.minions, Step.SENDING))
         if not ready:
             return 0
-        self._queue.replayed[fact.jid] = self._queue.now
-        said = {replay.said for replay in ready}
+        self._queue.replayed[fact.jid] = now
+        said = {entry.said for entry in ready}
         recorded = said.isdisjoint({Said.NOTHING, Said.NOT_SURE})
-        named = frozenset(replay.entry.minion for replay in ready if replay.entry.named)
-        minions = tuple(replay.entry.minion for replay in ready)
+        named = frozenset(entry.minion for entry in ready if entry.named)
+        minions = tuple(entry.minion for entry in ready)
         self._queue.want(facts.Publish(fact.jid, minions, named, Said.INTERRUPTED in said, recorded))
         return 0
 
     def sent(self, fact: facts.Sent) -> Work:
+        now = self._queue.now
         if fact.outcome is Evidence.PUBLISHED and fact.jid in self._queue.jobs:
-            self._queue.replayed[fact.jid] = self._queue.now
-        for replay in self._queue.replays(fact.jid, fact.minions, Step.SENDING):
-            is_missed = replay.entry.minion in fact.missed
-            replay.take(Evidence.MISSED if is_missed else fact.outcome, why=fact.why)
-            self._decide(replay, Permits(waited_for=is_missed and self._turns.is_waited_for(replay.entry)))
+            self._queue.replayed[fact.jid] = now
+        for entry in self._queue.at(fact.jid, fact.minions, Step.SENDING):
+            is_missed = entry.minion in fact.missed
+            entry.take(Evidence.MISSED if is_missed else fact.outcome, now, failure=fact.why)
+            self._decide(entry, Permits(waited_for=is_missed and self._turns.is_waited_for(entry)))
             yield 1
         return 0

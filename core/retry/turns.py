@@ -10,13 +10,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 
+from saltext.jobs.core.delivery.steps import RESTING
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.decision import IN_VAIN
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Outbox, Purpose
+from saltext.jobs.core.retry.policy import IN_VAIN
 from saltext.jobs.core.retry.queue import Backlog, Queue
-from saltext.jobs.core.retry.steps import RESTING
 
 #: Seconds for which a minion that has just started is left alone.
 SETTLE = 1.0
@@ -49,7 +49,7 @@ class Turns:
         backlog.seen = self._queue.now
         if start:
             for entry in backlog.entries.values():
-                entry.next_at = 0.0
+                entry.next_at, entry.started_at = 0.0, self._queue.now
         if backlog.replay is None:
             # The jitter spreads a fleet that starts at once. It is the same each time for the same minion.
             spread = 0.0 if settled else 1.0 + zlib.crc32(minion.encode()) / 2**32
@@ -100,7 +100,7 @@ class Turns:
 
     def holds_up(self, entry: Entry) -> bool:
         """Tell whether an entry that its minion ignored several times keeps others waiting."""
-        return entry.vain >= IN_VAIN and entry.state is State.PENDING and self.is_waited_for(entry)
+        return entry.counts.vain >= IN_VAIN and entry.state is State.PENDING and self.is_waited_for(entry)
 
     def may_be_sent(self, entry: Entry) -> bool:
         """Tell whether windows let an entry be sent: its window is open, or an operator wants it now."""

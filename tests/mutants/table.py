@@ -236,7 +236,7 @@ _TABLE = (
     ),
     (
         "an interrupted job runs again unasked",
-        "core/retry/decision.py",
+        "core/retry/policy.py",
         "if attempts >= terms.max_attempts:",
         "if False:",
         QUEUE,
@@ -257,8 +257,8 @@ _TABLE = (
     ),
     (
         "nothing expires",
-        "core/retry/decision.py",
-        "if is_over and entry.state in (State.PENDING, State.HELD):",
+        "core/retry/policy.py",
+        "if entry.expires_at <= now and entry.state in (State.PENDING, State.HELD):",
         "if False:",
         "tests/unit/retry/test_machine.py::test_an_entry_expires_and_is_kept_for_a_while_with_the_reason",
     ),
@@ -285,7 +285,7 @@ _TABLE = (
     ),
     (
         "a right that was lost is not asked for",
-        "core/retry/decision.py",
+        "core/retry/policy.py",
         "if permits.denied:",
         "if False:",
         QUEUE,

@@ -14,15 +14,15 @@ import math
 import random
 import zoneinfo
 
+from saltext.jobs.core.delivery.known import Evidence
+from saltext.jobs.core.delivery.steps import Step
 from saltext.jobs.core.errors import PublishFailed, SiteAway
 from saltext.jobs.core.log import records
 from saltext.jobs.core.master import events
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.entry import ENDED, Asker, Limits, State
-from saltext.jobs.core.retry.knowledge import Evidence
 from saltext.jobs.core.retry.shell import MAINTENANCE
-from saltext.jobs.core.retry.steps import Step
 from saltext.jobs.core.retry.store import RetryStore
 from tests import many_worlds
 from tests.worlds.truth import Truth
@@ -312,12 +312,12 @@ class Adversary(World):
         Whether a job is being claimed for the first time, and is not sent yet: a minion that has begun it ignores what is
         sent now. A claim for many minions takes several steps.
         """
-        replay = self.machine.queue.replay(entry.minion, entry.jid, Step.CLAIMING, Step.SENDING)
+        replay = entry if entry.step in (Step.CLAIMING, Step.SENDING) else None
         return replay is not None and replay.sent_before is None and (entry.minion, entry.jid) not in self.sent
 
     def has_stored(self, minion, jid, record):
         is_first = record["state"] == State.CLAIMED and (minion, jid) not in self.sent
-        super().has_stored(minion, jid, {**record, "acknowledged": record["acknowledged"] and not is_first})
+        super().has_stored(minion, jid, {**record, "begun_at": 0.0 if is_first else record["begun_at"]})
 
     def crash(self):
         """kill -9 of the engine: it forgets everything unstored."""
@@ -1019,7 +1019,7 @@ class Power(CutOff):
         stored = self.stored
         for key in list(self.known):
             record = stored.get(key)
-            if not (record and (record["state"] in ("running", "held") or record["acknowledged"])):
+            if not (record and (record["state"] in ("running", "held") or record["begun_at"])):
                 self.known.discard(key)
 
 

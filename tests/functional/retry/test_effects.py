@@ -7,12 +7,12 @@ import types
 
 import pytest
 
+from saltext.jobs.core.delivery.known import Evidence, Said
 from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.master import once
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.effects import Effects
-from saltext.jobs.core.retry.knowledge import Evidence, Said
 from saltext.jobs.core.retry.reader import JobReader, job_of
 from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, load_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core.delivery.known import Evidence
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.knowledge import Evidence
 from tests.worlds.busy import Busy
 from tests.worlds.world import World
 

@@ -132,7 +132,7 @@ def test_a_publish_that_is_lost_is_tried_again_with_growing_pauses(keeps):
     world.start("b")
     world.deliver = lambda *published: None
     world.run(600 if keeps else 20)
-    tries = world.machine.entry("b", "j1").tries
+    tries = world.machine.entry("b", "j1").counts.tries
     assert 4 <= tries <= 8 if keeps else tries == 1
     del world.deliver
     world.run(1200)

@@ -6,7 +6,7 @@ import pytest
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.knowledge import BELIEVED
+from saltext.jobs.core.retry.queue import BELIEVED
 from tests.worlds.world import PATIENCE, World
 
 JOBS = ["j1", "j2", "j3"]

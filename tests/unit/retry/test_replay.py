@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core.delivery.steps import Step
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.steps import Step
 from tests.unit.retry.test_machine import away
 from tests.worlds.world import PATIENCE, World, forty_with_a_job_each
 
@@ -59,7 +59,7 @@ def test_a_return_on_its_way_is_waited_for_though_another_minion_is_looked_at_me
     world.run(60)
     del world.minions["a"].running["j1"]  # it has ended, and its return is on its way
     world.notice()
-    world.run_until(lambda: world.machine.queue.replay("a", "j1", Step.ANSWERED))
+    world.run_until(lambda: list(world.machine.queue.at("j1", ["a"], Step.ANSWERED)))
     world.notice()  # the other one is looked at again soon
     world.run(2.5)
     world.take_return("a", "j1")
@@ -98,7 +98,7 @@ def test_no_newer_job_overtakes_one_that_waits_to_be_tried_again():
     world.run(60)
     deliver, world.deliver = world.deliver, lambda *published: None  # the first publish is lost
     world.start("b")
-    world.run_until(lambda: world.machine.entry("b", "j1").tries)
+    world.run_until(lambda: world.machine.entry("b", "j1").counts.tries)
     world.deliver = deliver
     world.run(300)
     assert [effect.jid for effect in world.effects(facts.Publish)] == ["j1", "j1", "j2"]
@@ -126,7 +126,7 @@ def test_a_job_that_a_living_minion_does_not_take_is_held_after_some_tries_and_t
     world = cut_off(keeps)
     world.run(600)
     entry = world.machine.entry("b", "j1")
-    assert (entry.state, entry.attempts) == (State.HELD, 0)
+    assert (entry.state, entry.counts.attempts) == (State.HELD, 0)
     assert ("in vain" if keeps else "it ran without a return") in entry.reason
     assert [effect.jid for effect in world.effects(facts.Publish)] == [*["j1"] * (3 if keeps else 2), "j2", "j3"]
     assert dict(world.runs) == {("b", "j2"): 1, ("b", "j3"): 1}

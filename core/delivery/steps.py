@@ -1,8 +1,9 @@
 """
-The steps of a replay, and the only table of how one follows another. Pure: stdlib only.
+Where the delivery of a job to a minion stands, and the only table of how one step follows another. Pure: stdlib only.
 
-A replay must never change its step in any other way. It can end at any step; then its entry changes its state
-(core/retry/entry.py).
+A batch sends first, and looks and asks once a minion is overdue. The retry queue looks and asks first, then claims and
+sends. Both find out in the same way what became of a publish. A delivery must never change its step in any other way; it
+can end at any step.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 
 
 class Step(enum.Enum):
-    """Where a replay stands. A job that its minion may already have, by the state of its entry, takes the same steps."""
+    """Where a delivery stands."""
 
     WAITING = "waiting"  # waits for a look at the job cache, with other minions that are owed the same job
     LOOKING = "looking"  # return, key and access are being looked up
@@ -31,6 +32,7 @@ class Step(enum.Enum):
 
 #: The steps that may follow each step.
 TRANSITIONS: Mapping[Step, frozenset[Step]] = {
+    # -- what became of it: no conclusion without a look, a question, and a second look
     Step.WAITING: frozenset({Step.LOOKING, Step.LOOKING_AGAIN}),  # LOOKING_AGAIN if an answer covers this job too
     Step.LOOKING: frozenset({Step.TO_ASK, Step.WAITING}),  # back if the job cache cannot be read
     Step.TO_ASK: frozenset({Step.ASKING}),
@@ -39,16 +41,18 @@ TRANSITIONS: Mapping[Step, frozenset[Step]] = {
     Step.ANSWERED: frozenset({Step.LOOKING_AGAIN}),
     # RUNNING if the job, which was sent earlier, began only now.
     Step.LOOKING_AGAIN: frozenset({Step.TO_SEND, Step.TO_ASK, Step.RUNNING, Step.ANSWERED}),
+    # -- the publish: recorded before it is made
     Step.TO_SEND: frozenset({Step.CLAIMING, Step.TO_ASK}),  # TO_ASK if a late event says that the job began
     Step.CLAIMING: frozenset({Step.SENDING, Step.TO_ASK}),  # likewise
     Step.SENDING: frozenset({Step.SENT, Step.RUNNING}),  # RUNNING if its start is heard before the publish is confirmed
+    # -- the job is with the minion: silence is followed by a look
     Step.SENT: frozenset({Step.RUNNING, Step.WAITING}),
     Step.RUNNING: frozenset({Step.WAITING}),
 }
 
 #: A step that waits for a look at the job cache -> the step during that look.
 LOOKS: Mapping[Step, Step] = {Step.WAITING: Step.LOOKING, Step.ANSWERED: Step.LOOKING_AGAIN}
-#: The step of a look or a question that failed -> the step in which the replay waits for the next look.
+#: The step of a look or a question that failed -> the step in which the delivery waits for the next look.
 BEFORE: Mapping[Step, Step] = {
     Step.LOOKING: Step.WAITING,
     Step.ASKING: Step.WAITING,

@@ -1,0 +1,203 @@
+"""
+What is known of one job on one minion, and what follows from that. Pure: stdlib only.
+
+``Delivery`` is the base of what a wing keeps for each minion: a batch's flight, an entry of the retry queue. The wing tells
+it what becomes known, and nothing else sets its fields:
+
+* ``publish`` before a publish, ``ask`` before a question;
+* ``take`` for each piece of evidence: outcomes of the publish, looks at the job cache, answers, starts that were heard;
+* ``unheard = True`` once a start may have gone unheard (events were lost, the engine has begun anew), and ``started_at``
+  when the minion's process has started.
+
+Then ``verdict`` says what this means, and the wing's policy what is done about it. A policy returns a decision, which one
+place of the wing carries out, and takes the delivery to its next step by ``go``. Times are Unix time in seconds, 0 for
+never.
+
+It must never take silence for absence.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from saltext.jobs.core.delivery.steps import TRANSITIONS, Step
+
+
+class Outcome(enum.Enum):
+    """What became of the last publish."""
+
+    NONE = "none"  # there was none
+    IN_DOUBT = "in doubt"  # it was claimed, and perhaps made
+    TAKEN = "taken"  # the master has taken it
+    NOT_SENT = "not sent"  # nothing was published
+
+
+class Said(enum.Enum):
+    """What the minion's own records say of the job, if it has the executor ``job_once``."""
+
+    NOTHING = "nothing"  # it is not known to keep records, or keeps none of such a job
+    NOT_SURE = "not sure"  # it keeps records, but may have begun the job without one
+    NEVER = "never"  # it has not begun the job
+    INTERRUPTED = "interrupted"  # it has begun the job, and the job ended without a return
+    NOT_AGAIN = "not again"  # the job was interrupted before the last publish; the minion has not begun it since
+
+
+class Evidence(enum.Enum):
+    """What has become known last."""
+
+    NONE = "none"  # nothing yet
+    DUE = "due"  # no receipt, or no return, came in time
+    GAP = "gap"  # events may have been lost
+    UNREADABLE = "unreadable"  # the job cache cannot be read now
+    RETURNED = "returned"  # the job cache has its return
+    NOT_RETURNED = "not returned"  # it has none
+    FETCHED = "fetched"  # the minion had kept its return, which is in the job cache now
+    PUBLISHED = "published"  # the master has taken the publish
+    UNCONFIRMED = "unconfirmed"  # the publish was begun, and its outcome is not known
+    NOT_SENT = "not sent"  # the publish was claimed, but never made
+    REFUSED = "refused"  # the master has published nothing
+    FORBIDDEN = "forbidden"  # the master has published nothing, and never will
+    MISSED = "missed"  # the publish was made, but the master does not know the minion
+    BEGUN = "begun"  # an event claims that the minion has begun the job
+    RUNS = "runs"  # the minion answers that it runs the job
+    IDLE = "idle"  # it answers that it does not
+    SILENT = "silent"  # it was asked, and did not answer
+    UNPROVEN = "unproven"  # an answer in its name was on the bus, but is not in the job cache
+    UNASKED = "unasked"  # it could not be asked
+
+    __hash__ = object.__hash__
+
+
+#: Evidence that only the minion itself can have given.
+ANSWERS = frozenset({Evidence.RUNS, Evidence.IDLE, Evidence.FETCHED})
+_OUTCOMES = {
+    Evidence.PUBLISHED: Outcome.TAKEN,
+    Evidence.UNCONFIRMED: Outcome.IN_DOUBT,
+    Evidence.NOT_SENT: Outcome.NOT_SENT,
+    Evidence.REFUSED: Outcome.NOT_SENT,
+    Evidence.FORBIDDEN: Outcome.NOT_SENT,
+    Evidence.MISSED: Outcome.IN_DOUBT,  # the minion may hear it nevertheless, and match the target by itself
+}
+
+
+class Verdict(enum.Enum):
+    """What follows for a job that may be with its minion and was not returned."""
+
+    RUNS = "runs"  # it runs, or began after the minion was asked
+    NEVER = "never"  # it was not published, or the minion's records say that it was not begun
+    NOT_AGAIN = "not again"  # the minion's records say that it was begun before the last publish, and not since
+    INTERRUPTED = "interrupted"  # it was begun, and ended without a return
+    MAY_HAVE_BEGUN = "may have begun"  # the minion does not run it; its start may have gone unheard
+    SILENT = "silent"  # the minion may not be there
+    UNKNOWN = "unknown"  # the minion does not run it, and nothing shows that the minion got it
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Delivery:
+    """
+    What is known of one job on one minion. ``step``: where its delivery stands; None if none is under way.
+
+    ``sent_at``, ``sent_before``: when the last publish was begun, and the one before; None if there was none. ``begun_at``:
+    when its start became known; from then on it runs, or ran and has not returned. ``ran_at``: when it last began, by the
+    minion's records and clock; ``ran_before``: the same before the last publish. ``runs``, ``idle``, ``unanswered``:
+    questions in a row with that answer.
+    """
+
+    step: Step | None = None
+    sent_at: float | None = None
+    sent_before: float | None = None
+    outcome: Outcome = Outcome.NONE
+    failure: str = ""  # why the publish failed
+    begun_at: float = 0.0
+    started_at: float = 0.0  # when the minion's process last started, as far as was heard
+    unheard: bool = False  # a start of the job since the last publish may have gone unheard
+    asked_at: float = 0.0  # when the minion was last asked
+    last: Evidence = Evidence.NONE
+    said: Said = Said.NOTHING  # what the minion's records said in its last answer
+    ran_at: float = 0.0
+    ran_before: float = 0.0
+    runs: int = 0
+    idle: int = 0
+    unanswered: int = 0
+
+    def go(self, to: Step) -> None:
+        """Go to another step. :raises ValueError: when the table forbids it."""
+        if self.step is None or to not in TRANSITIONS[self.step]:
+            raise ValueError(f"a delivery cannot go from {self.step and self.step.value} to {to.value}")
+        self.step = to
+
+    def inquire(self) -> None:
+        """Begin to find out what became of it: what was said earlier does not count any more."""
+        self.step, self.last, self.failure, self.said = Step.WAITING, Evidence.NONE, "", Said.NOTHING
+        self.asked_at = self.ran_at = self.ran_before = 0.0
+        self.runs = self.idle = self.unanswered = 0
+
+    def publish(self, now: float) -> None:
+        """It is about to be published: claims that it was begun concern an earlier publish."""
+        self.sent_at, self.sent_before, self.outcome = now, self.sent_at, Outcome.IN_DOUBT
+        self.begun_at, self.unheard, self.ran_before = 0.0, False, self.ran_at
+        self.runs = self.idle = self.unanswered = 0
+
+    def ask(self, now: float) -> None:
+        """The minion is asked."""
+        self.asked_at = now
+
+    def take(
+        self, evidence: Evidence, now: float, said: Said = Said.NOTHING, ran_at: float = 0.0, failure: str = ""
+    ) -> None:
+        """
+        Take what has become known.
+
+        :param said: what the minion's records say, if it answers that it does not run the job.
+        :param ran_at: when it last began the job, by these records.
+        :param failure: why the publish failed.
+        """
+        self.last, self.failure = evidence, failure
+        self.outcome = _OUTCOMES.get(evidence, self.outcome)
+        if evidence in (Evidence.REFUSED, Evidence.FORBIDDEN):
+            # A start that was reported can only concern an earlier publish.
+            self.sent_at = self.sent_before
+            self.begun_at = 0.0 if self.sent_at is None else self.begun_at
+        elif evidence is Evidence.BEGUN:
+            self.begun_at = self.begun_at or now
+            self.runs = self.idle = self.unanswered = 0
+        elif evidence is Evidence.RUNS:
+            self.begun_at = self.begun_at or self.sent_at or self.asked_at
+            self.runs, self.idle, self.unanswered = self.runs + 1, 0, 0
+        elif evidence is Evidence.IDLE:
+            again = said is Said.INTERRUPTED and 0.0 < ran_at == self.ran_before
+            self.said, self.ran_at = Said.NOT_AGAIN if again else said, ran_at
+            self.idle, self.runs, self.unanswered = self.idle + 1, 0, 0
+            if self.said in (Said.NEVER, Said.NOT_AGAIN) and self.begun_at <= self.asked_at:
+                self.begun_at = 0.0  # claims of a start were forged, or concern an earlier publish
+        elif evidence is Evidence.SILENT:
+            self.unanswered += 1
+
+    @property
+    def restarted(self) -> bool:
+        """Whether the minion's process has started since the last publish: the minion has forgotten the jid."""
+        return self.started_at > (self.sent_at or 0.0)
+
+    @property
+    def was_away(self) -> bool:
+        """Whether the minion has not answered, and has started since it was asked: then its silence tells nothing."""
+        return self.last is Evidence.SILENT and self.started_at > self.asked_at
+
+    def verdict(self, acks: bool) -> Verdict:
+        """Return what follows from all that is known. ``acks``: whether minions say when they begin a job."""
+        if self.outcome is Outcome.NOT_SENT and not self.begun_at:
+            return Verdict.NEVER
+        if self.last is Evidence.RUNS or self.begun_at > self.asked_at:
+            return Verdict.RUNS
+        if self.last in (Evidence.SILENT, Evidence.UNPROVEN):
+            return Verdict.SILENT
+        if self.said is Said.NEVER:
+            return Verdict.NEVER
+        if self.said is Said.INTERRUPTED or self.begun_at:
+            return Verdict.INTERRUPTED
+        if self.said is Said.NOT_AGAIN:
+            return Verdict.NOT_AGAIN
+        if self.restarted or self.unheard or not acks:
+            return Verdict.MAY_HAVE_BEGUN
+        return Verdict.UNKNOWN
