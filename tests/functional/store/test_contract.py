@@ -42,7 +42,6 @@ from tests.open_files import open_files
 from tests.unit.batch.bench import Bench
 from tests.waiting import SOON, stretched
 
-pytestmark = pytest.mark.story  # drivers differ between the releases
 TAGS = itertools.count()
 FORK = multiprocessing.get_context("fork")
 
@@ -605,6 +604,7 @@ class ServerContract(Contract):
         assert list(job_cache.get_jid(JID)) == ["web1"]
 
 
+@pytest.mark.story  # Salt's own drivers differ between the releases
 class TestLocalfs(Contract):
     driver = "localfs"
 
@@ -754,6 +754,7 @@ class TestMmapCache(Contract):
         assert job_cache.get_jid(JID)["web1"]["return"].keys() == value.keys()
 
 
+@pytest.mark.story
 class TestRedis(ServerContract):
     driver = "redis"
 
@@ -777,6 +778,7 @@ class TestPostgresql(ServerContract):
             assert Returner(opts).get_jid(jid)["web1"]["return"] == winner
 
 
+@pytest.mark.story
 @pytest.mark.slow
 class TestMysql(ServerContract):
     driver = "mysql"
@@ -792,11 +794,13 @@ class TestMysql(ServerContract):
         assert list(job_cache.get_jid(JID)) == ["web2"]
 
 
+@pytest.mark.story
 @pytest.mark.slow
 class TestEtcd(ServerContract):
     driver = "etcd"
 
 
+@pytest.mark.story
 class TestUnavailable:
     def test_a_driver_that_is_not_there_is_an_error_that_says_so(self, tmp_path):
         folder = str(tmp_path)

@@ -30,8 +30,6 @@ from tests.functional.store.beside import writer
 from tests.functional.store.test_contract import FORK, LOAD, Returner, in_processes
 from tests.waiting import SOON, stretched
 
-pytestmark = pytest.mark.story  # Salt formats what is shown of a job
-
 NOW = time.time()
 JIDS = [jid_at(NOW - 3600 * number) for number in range(30)]
 
@@ -76,6 +74,7 @@ ODD_JIDS = ("20260516-special", "20261399120000000000", "20260516250000000000", 
 ODD_JIDS += ("20260516120000000000_", "20260516120000000000-7", "202605161200000000001", "٢٠٢٦٠٥١٦١٢٠٠٠٠٠٠٠٠٠٠")
 
 
+@pytest.mark.story  # Salt formats what is shown of a job
 def test_the_list_of_jobs_shows_what_their_loads_show(opts, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
