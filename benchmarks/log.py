@@ -68,7 +68,6 @@ def alone(folder, count):
             break
     assert found == 2 * count
     read = (cpu() - begin) / found * 1e6
-    reader.close()
     return appended, bytes_of_return, published, bytes_of_publish, read
 
 

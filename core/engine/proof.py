@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Alarm, Clock
-from saltext.jobs.core.ledger.log import News, Position
+from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.ledger.log import News
 from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.site import Log
@@ -25,8 +26,8 @@ log = lines.logger(__name__)
 POLL, IDLE = 0.5, 5.0
 #: Seconds from an event to the record: the master fires the event before it stores the return.
 STORED = 0.03
-#: Seconds between the first two reads while the log comes from a server. Each further pause is twice as long.
-_LOOKING = 0.005
+#: Longest pause in seconds if the log is on a server: the bus does not tell what other masters do.
+FAR = 0.25
 #: Seconds between two searches of the job cache that gaps in the log cause.
 GAP_PAUSE = 5.0
 
@@ -52,7 +53,7 @@ class Proof:
     """
     :param loop: the engine's tornado loop.
     :param clock: the clock by which deadlines are set.
-    :param tail: reads the log of the masters.
+    :param tail: reads the log of the masters; in a thread of its own if it is on a server.
     :param listener: is told what is found.
     :param poll: longest pause in seconds between two looks at the log. Each look that finds nothing doubles the pause.
     """
@@ -67,20 +68,19 @@ class Proof:
     ) -> None:
         self._clock = clock
         self._tail, self._listener, self._poll = tail, listener, poll
-        self._next_read, self._pause = Alarm(loop, clock, self._read), STORED
+        self._worker = Worker(loop) if tail.is_far else None
+        self._next_read, self._pause = Alarm(loop, clock, lambda: loop.spawn_callback(self._read)), STORED
         self._after_gap = Alarm(loop, clock, self._search_after_gap)
         self._searched_at = -GAP_PAUSE
+        self._is_open = False
         self._quiet = Quiet(log)
+        #: The place in the log before which all records have been told; None if that is not known.
+        self.position = tail.position
 
     @property
     def reads_log(self) -> bool:
         """Whether there was a log at the last look."""
         return self._tail.there
-
-    @property
-    def position(self) -> Position | None:
-        """The place in the log before which all records have been told; None if there is no log."""
-        return self._tail.position
 
     def start(self) -> str:
         """
@@ -89,17 +89,18 @@ class Proof:
         :return: why earlier records may be missing; then the caller must look for what they would have told. Empty if none
             are missing.
         """
-        news = self._next_of_log()
-        gap = "it cannot be read" if news is None else news.gap
-        self._tell(news)
-        self._next_read.set(self._clock.now() + (0.0 if news is not None and news.more else self._pause))
-        return gap
+        self._is_open = True
+        news = self._look()
+        self._take(news)
+        return "it cannot be read" if news is None else news.gap
 
     def close(self) -> None:
         """Stop all reading and looking."""
+        self._is_open = False
         self._next_read.close()
         self._after_gap.close()
-        self._tail.close()
+        if self._worker is not None:
+            self._worker.close()
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
@@ -112,36 +113,38 @@ class Proof:
 
     async def read_on(self) -> None:
         """Read the log to its end, unless it cannot be read now, or is not read at all."""
-        is_over, pause = self._tail.look(), _LOOKING
-        while self._next_read.due is not None:
-            was_over, more = is_over(), self._read()
-            if was_over and not more:
-                return
-            await compat.sleep(0.0 if more else pause)
-            pause = min(2 * pause, self._poll)  # the server may be away for long
+        while self._is_open and await self._read():
+            await compat.sleep(0.0)
 
-    def _read(self) -> bool:
+    async def _read(self) -> bool:
         """Read a part of the log, and return whether there is more."""
-        news = self._next_of_log()
-        longest = IDLE if self._listener.is_idle else self._poll
-        self._pause = self._poll if news is None else STORED if news.records else min(2 * self._pause, longest)
-        is_more = news is not None and news.more
-        self._next_read.set(self._clock.now() + (0.0 if is_more else self._pause))
-        self._tell(news)
+        # Reads at the same time take place one after the other, and are told in this order.
+        news = await self._worker.call(self._look) if self._worker is not None else self._look()
+        if not self._is_open:
+            return False
+        self._take(news)
         if news is not None and news.gap:
             self._note_gap(news.gap)
-        return is_more
+        return news is not None and news.more
 
-    def _next_of_log(self) -> News | None:
+    def _look(self) -> News | None:
         try:
             return self._tail.read()
         except OSError as exc:
             self._quiet.error("log", "The log of this master cannot be read now, trying again: %s", exc)
             return None
 
+    def _take(self, news: News | None) -> None:
+        longest = FAR if self._tail.is_far else IDLE if self._listener.is_idle else self._poll
+        self._pause = self._poll if news is None else STORED if news.records else min(2 * self._pause, longest)
+        is_more = news is not None and news.more
+        self._next_read.set(self._clock.now() + (0.0 if is_more else self._pause))
+        self._tell(news)
+
     def _tell(self, news: News | None) -> None:
         if news is None:
             return
+        self.position = news.position or self.position
         for record in news.records:
             self._hand_over(record)
         if not news.more:

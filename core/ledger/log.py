@@ -7,8 +7,8 @@ noted as a gap, and the reader reports it once, so that the engine reads the job
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+import contextlib
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from saltext.jobs.core import lines
@@ -23,10 +23,8 @@ SIZE = 128 << 20
 #: Records that always stay, for readers that lag; after how many records a process removes older ones, at most how many at
 #: once; and how many records tell how large one is. Each takes about so many bytes more than its body.
 _LEAST, _SWEPT_AFTER, _SWEPT, _SAMPLE, _MORE = 20_000, 2000, 5000, 500, 100
-#: Records that are read at once, and most that wait to be taken.
-_PART, _MOST = 1000, 20_000
-#: Seconds between two looks at a server.
-_EVERY = 0.25
+#: Records that are read at once.
+_PART = 1000
 _ENTER = f"INSERT INTO {MASTERS} VALUES (?) ON CONFLICT DO NOTHING"
 _READ = f"SELECT place, jid, minion, body FROM {LOG} WHERE place > ? ORDER BY place LIMIT {_PART}"
 _PUBLISHES = f"SELECT place, jid, minion, body FROM {LOG} WHERE jid = ? AND minion = '' ORDER BY place"
@@ -72,11 +70,13 @@ class Position(NamedTuple):
 class News(NamedTuple):
     """
     What was read. ``gap``: why records may be missing, or empty. ``more``: whether more can be read at once.
+    ``position``: the place up to which that is all; None if that is not known.
     """
 
     records: list[records.Record]
     gap: str
     more: bool
+    position: Position | None = None
 
 
 def writers(tables: Tables) -> frozenset[str]:
@@ -203,109 +203,60 @@ def _remove(execute: Execute, last: int) -> None:
 
 class Reader:
     """
-    Reads the log from a position on, in order and each record once. It queries a server in a thread of its own.
+    Reads the log from a position on, in order and each record once.
 
     :param position: where to go on. Without a position it begins at the end; if it is a place in another log, at the
         beginning. In these cases it reports a gap; also if records may have been lost since.
     """
 
     def __init__(self, tables: Tables, position: Position | None = None) -> None:
-        self._tables, self._position = tables, position
-        self._lock = threading.Lock()  # guards what is below
-        self._found: list[tuple[int, records.Record | None]] = []
-        self._gap = self._trouble = self._log = ""
-        self._asked_to = self._told_to = self._gaps = 0
-        self._is_over, self._is_wanted = threading.Event(), threading.Event()
-        self._begun = self._ended = 0  # how many looks began, and how many ended
-        self._look()
-        if tables.is_far:
-            threading.Thread(target=self._ask, name="site log", daemon=True).start()
+        self.is_far = tables.is_far
+        self._tables = tables
+        self._gap, self._is_begun = "", False
+        #: The place before which everything has been read; until the log was reached, the given one, if any.
+        self.position = position
+        with contextlib.suppress(OSError):
+            self._begin(*self._state())
 
     @property
     def there(self) -> bool:
-        """Whether there was a log at the last look."""
-        return bool(self._log)
-
-    @property
-    def position(self) -> Position | None:
-        """The place before which everything has been returned; until the log was reached, the given one, if any."""
-        if not self._log:
-            return self._position
-        return Position(self._log, self._told_to, self._gaps, self._tables.boot())
+        """Whether the log was reached."""
+        return self._is_begun
 
     def read(self) -> News:
-        """Return what was appended since, or a part of it. :raises OSError: when it cannot be read at this moment."""
-        if not self._tables.is_far and not self._found and not self._look() and not self._found:
-            self._look()  # it has just begun with another log
-        with self._lock:
-            found, self._found = self._found[:_PART], self._found[_PART:]
-            gap, self._gap = self._gap, ""
-            trouble = self._trouble
-            more = bool(self._found) or (len(found) == _PART and not self._tables.is_far)
-        if trouble and not found:
-            with self._lock:
-                self._gap = gap
-            raise OSError(trouble)
-        told = [record for _, record in found]
-        if None in told:
-            gap = "a record could not be written, or this version cannot read it"
-        self._told_to = found[-1][0] if found else self._told_to
-        return News([record for record in told if record is not None], gap, more)
-
-    def look(self) -> Callable[[], bool]:
-        """Begin a look at the log. Returns a function: whether ``read`` has all that was appended before ``look``."""
-        if not self._tables.is_far:
-            return lambda: True
-        wanted = self._begun + 1  # the look that is under way may have begun too early
-        self._is_wanted.set()
-        return lambda: self._ended >= wanted
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._is_over.set()
-        self._is_wanted.set()
-
-    def _ask(self) -> None:
-        while not self._is_over.is_set():
-            self._begun += 1
-            if self._look():
-                self._ended = self._begun
-                self._is_wanted.wait(_EVERY)
-            self._is_wanted.clear()
-
-    def _look(self) -> bool:
-        """Read a part of what is new, and tell whether it was the last part."""
-        if len(self._found) >= _MOST:
-            self._is_over.wait(_EVERY)
-            return False
+        """Return what was appended since, or a part of it. Blocks. :raises OSError: when it cannot be read now."""
         try:
-            rows = self._tables.read(_READ, (self._asked_to,)) if self._log else []
-            found = list(_genuine(self._tables, rows))
-            # read after the records: it must cover what was removed, or could not be written, before these were read
-            ((name, removed),) = self._tables.read(_STATE)
-            gaps = self._tables.gaps()
-            last = 0 if name == self._log else int(self._tables.read(_LAST)[0][0])
-        except OSError as exc:
-            with self._lock:
-                self._trouble = str(exc)
-                if self._tables.is_far:
-                    self._gap = "the server was away"
-            return True
-        with self._lock:
-            self._trouble = ""
-            if name != self._log:
-                self._begin(str(name), last, int(removed), gaps)
-                return False
-            if self._asked_to < removed:
-                self._gap = "it was not read for so long that older records are gone"
-            if gaps != self._gaps:
-                self._gap, self._gaps = "a record could not be written", gaps
-            self._found += found
-            self._asked_to = rows[-1][0] if rows else self._asked_to
-        return len(rows) < _PART
+            rows = self._tables.read(_READ, (self.position.offset,)) if self._is_begun and self.position else []
+            # after the records: it must cover what was removed, or could not be written, before these were read
+            name, removed, gaps = self._state()
+        except OSError:
+            if self.is_far:
+                self._gap = "the server was away"
+            raise
+        if not self._is_begun or self.position is None or name != self.position.log:
+            self._begin(name, removed, gaps)
+            return News([], self._taken_gap(), True, self.position)
+        told = [record for _, record in _genuine(self._tables, rows)]
+        if self.position.offset < removed:
+            self._gap = "it was not read for so long that older records are gone"
+        if None in told:
+            self._gap = "a record could not be written, or this version cannot read it"
+        if gaps != self.position.gaps:
+            self._gap = "a record could not be written"
+        self.position = Position(name, rows[-1][0] if rows else self.position.offset, gaps, self._tables.boot())
+        known = [record for record in told if record is not None]
+        return News(known, self._taken_gap(), len(rows) == _PART, self.position)
 
-    def _begin(self, name: str, last: int, removed: int, gaps: int) -> None:
-        wanted = self.position
+    def _state(self) -> tuple[str, int, int]:
+        ((name, removed),) = self._tables.read(_STATE)
+        return str(name), int(removed), self._tables.gaps()
+
+    def _taken_gap(self) -> str:
+        gap, self._gap = self._gap, ""
+        return gap
+
+    def _begin(self, name: str, removed: int, gaps: int) -> None:
+        wanted, last, boot = self.position, int(self._tables.read(_LAST)[0][0]), self._tables.boot()
         refusal, at = "", removed
         if wanted is None:
             refusal, at = "it is not known how far it was read", last
@@ -317,13 +268,12 @@ class Reader:
             refusal = "it is shorter than before"
         else:
             at = wanted.offset
-            if wanted.boot != self._tables.boot():
+            if wanted.boot != boot:
                 refusal = "the machine was restarted since it was read"
             elif wanted.gaps != gaps:
                 refusal = "a record could not be written"
-        self._log, self._gap, self._gaps = name, refusal or self._gap, gaps
-        self._found.clear()
-        self._asked_to = self._told_to = at
+        self._is_begun, self._gap = True, refusal or self._gap
+        self.position = Position(name, at, gaps, boot)
 
 
 def _genuine(tables: Tables, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[int, records.Record | None]]:

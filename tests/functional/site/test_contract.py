@@ -173,18 +173,6 @@ class TestLog:
     def returned(number):
         return records.Returned(f"2026{number:016d}", "m1", "test.ping", 0, float(number))
 
-    @pytest.fixture
-    def readers(self, sites):
-        opened = []
-
-        def of(number, position=None):
-            opened.append(sites[number].log(position))
-            return opened[-1]
-
-        yield of
-        for reader in opened:
-            reader.close()
-
     def read(self, reader, count):
         found, gaps = [], []
 
@@ -197,10 +185,10 @@ class TestLog:
         wait_for(is_all)
         return found, gaps
 
-    def test_records_come_in_order_and_once(self, sites, readers):
+    def test_records_come_in_order_and_once(self, sites):
         writer = sites[0].log_writer()
         assert writer.append(self.returned(0))
-        reader = readers(0)
+        reader = sites[0].log()
         reader.read()
         for number in range(1, 50):
             assert writer.append(self.returned(number))
@@ -209,36 +197,20 @@ class TestLog:
         assert not gaps
         assert not reader.read().records
 
-    def test_after_a_look_all_is_read_that_was_appended_before_it(self, sites, readers):
-        writer, reader = sites[0].log_writer(), readers(0)
-        writer.append(self.returned(0))
-        wait_for(lambda: (reader.read(), reader.there)[1])
-        for begin in range(1, 3000, 1000):  # a server tells of a thousand at once
-            given = [self.returned(100 * begin + number) for number in range(10 + begin)]
-            for record in given:
-                assert writer.append(record)
-            wait_for(reader.look())
-            found, news = [], reader.read()
-            found += news.records
-            while news.more:
-                news = reader.read()
-                found += news.records
-            assert found[-len(given) :] == given
-
-    def test_reading_goes_on_from_a_position(self, sites, readers):
+    def test_reading_goes_on_from_a_position(self, sites):
         writer = sites[0].log_writer()
         for number in range(3):
             writer.append(self.returned(number))
-        first = readers(0)
+        first = sites[0].log()
         first.read()
         writer.append(self.returned(3))
         assert self.read(first, 1)[0] == [self.returned(3)]
         position = first.position
         writer.append(self.returned(4))
-        found, gaps = self.read(readers(0, position), 1)
+        found, gaps = self.read(sites[0].log(position), 1)
         assert found == [self.returned(4)]
         assert not gaps
 
-    def test_without_a_position_there_is_a_gap(self, sites, readers):
+    def test_without_a_position_there_is_a_gap(self, sites):
         sites[0].log_writer().append(self.returned(0))
-        assert readers(0).read().gap
+        assert sites[0].log().read().gap

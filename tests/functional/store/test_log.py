@@ -45,9 +45,7 @@ def job_cache(opts):
 
 @pytest.fixture
 def reader(opts):
-    made = FileSite(opts).log()
-    yield made
-    made.close()
+    return FileSite(opts).log()
 
 
 @pytest.fixture

@@ -14,30 +14,16 @@ from tests.virtual_loop import VirtualLoop
 class Tail:
     """A log of which one record is read at a time."""
 
-    there, position = True, None
+    there, is_far, position = True, False, None
 
     def __init__(self):
-        self.records, self.failure, self.looks, self.reads = [], None, [], 0
-
-    def look(self):
-        """Looks are over, and their records there, when the first of ``looks`` has been asked for a third time."""
-        asked = iter(range(3))
-
-        def is_over():
-            if self.looks and next(asked) == 2:
-                self.records += self.looks.pop(0)
-            return not self.looks
-
-        return is_over
+        self.records, self.failure, self.reads = [], None, 0
 
     def read(self):
         self.reads += 1
         if self.failure:
             raise self.failure
         return News([self.records.pop(0)] if self.records else [], "", bool(self.records))
-
-    def close(self):
-        pass
 
 
 class Listener:
@@ -77,10 +63,8 @@ def test_the_log_is_read_on_to_its_end_and_not_before_it_is_read_at_all_nor_for_
     assert read_on(virtual, proof, listener) == ["ab"]
     tail.records = returns_of("cdefgh")
     assert read_on(virtual, proof, listener) == ["abcdefgh"]
-    tail.looks = [returns_of("ij")]
-    assert read_on(virtual, proof, listener) == ["abcdefghij"]
     tail.failure = OSError("it cannot be read")
-    assert read_on(virtual, proof, listener) == ["abcdefghij"]
+    assert read_on(virtual, proof, listener) == ["abcdefgh"]
     proof.close()
     virtual.close()
 
