@@ -2,9 +2,10 @@
 
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 
-/** Return a length of time in its two largest units: `3 h 12 min`. */
-export function duration(seconds) {
+/** Return a length of time in its two largest units: `3 h 12 min`; if it is `exact` and below ten seconds, with a decimal. */
+export function duration(seconds, exact = false) {
   if (!Number.isFinite(seconds)) return "–";
+  if (exact && seconds > 0 && seconds < 10) return `${seconds < 0.1 ? seconds.toPrecision(1) : seconds.toFixed(1)} s`;
   let left = Math.max(0, Math.round(seconds));
   if (left === 0) return "0 s";
   const parts = [];
@@ -42,6 +43,16 @@ export function moment(at) {
   const local = new Date(date.getTime() + ahead * 60000).toISOString().slice(0, 19).replace("T", " ");
   const two = (number) => String(number).padStart(2, "0");
   return `${local} ${ahead < 0 ? "-" : "+"}${two(Math.floor(Math.abs(ahead) / 60))}:${two(Math.abs(ahead) % 60)}`;
+}
+
+/** Return a time as Salt writes it, without what is below a second. */
+export function stamp(text) {
+  return line(typeof text === "string" ? text.replace(/\.\d+$/, "") : text, 40);
+}
+
+/** Return the time of day of a moment, in the user's own zone. */
+export function clock(at) {
+  return moment(at).slice(11, 19);
 }
 
 /** Return a number as salt-run prints it, whatever the browser's locale: in an English sentence `10.000` would be ten. */
@@ -140,4 +151,9 @@ export function typed(text) {
   } catch {
     return trimmed;
   }
+}
+
+/** Return a state in words. */
+export function name(state) {
+  return String(state).replaceAll("_", " ");
 }

@@ -53,25 +53,27 @@ export class App {
 
   // -- login ----------------------------------------------------------------------------------------------------------
 
-  askLogin(reason = "") {
+  /** @param {string} user whose login has ended */
+  askLogin(reason = "", user = "") {
     this.view?.close();
     this.view = null;
     this.stream?.close();
     this.stream = null;
     forget();
-    replace(this.body, messages(), loginForm(this.api, reason, (session) => {
+    replace(this.body, messages(), loginForm(this.api, reason, user, (session) => {
       keep(session);
       this.begin();
     }));
     document.title = "Log in – Salt jobs";
-    this.body.querySelector("input")?.focus();
+    this.body.querySelector(user ? "#password" : "input")?.focus();
   }
 
   /** The API says that the login has ended. */
   expire() {
     if (this.api.session) {
+      const { user } = this.api.session;
       this.api.session = null;
-      this.askLogin("Your login has ended. Log in again to go on.");
+      this.askLogin("Your login has ended. Log in again to go on.", user);
     }
   }
 
@@ -189,11 +191,18 @@ export class App {
     this.view?.close();
     this.view = new View(this, found[1] === undefined ? "" : decode(found[1]), asked);
     this.links.forEach((link, index) => set(link, "aria-current", MENU[index][0] === name ? "page" : null));
-    document.title = `${this.view.title} – Salt jobs`;
-    replace(this.main, el("h1", {}, this.view.title), this.view.node);
-    this.view.draw();
+    this.heading = el("h1");
+    replace(this.main, this.heading, this.view.node);
+    this.show();
     // Follow events first, then read: nothing that happens meanwhile is missed.
     if (this.stream.open || this.stream.busy || this.lost) this.load();
+  }
+
+  /** Show the state of the view. */
+  show() {
+    this.view.draw();
+    say(this.heading, this.view.title);
+    document.title = `${this.view.title} – Salt jobs`;
   }
 
   async load() {
@@ -209,7 +218,7 @@ export class App {
     if (this.frame) return;
     this.frame = requestAnimationFrame(() => {
       this.frame = 0;
-      this.view?.draw();
+      if (this.view) this.show();
     });
   }
 

@@ -67,6 +67,13 @@ export function command(batch) {
   return [typeof batch.fun === "string" ? batch.fun : "", ...words].join(" ").trim();
 }
 
+/** What a batch is for: what an operator has named it, and what runs where. */
+export function titleOf(batch, place) {
+  const { name, ticket } = batch.options?.metadata ?? {};
+  const given = [name, ticket].filter((one) => ["string", "number"].includes(typeof one) && one !== "");
+  return `${given.length ? `${given.join(", ")}: ` : ""}${command(batch)} on ${place}`;
+}
+
 /** Options that are shown elsewhere. */
 const ELSEWHERE = new Set(["batch", "max_failures"]);
 /** The values of some options that were not given. */
@@ -118,7 +125,13 @@ export function done(batch) {
  * at the top of a page agrees with the minions below it even if the engine is silent.
  */
 export function counted(batch, members) {
-  return members.names.length && members.names.length === batch.total ? { ...batch, ...members.counts } : batch;
+  if (!members.names.length || members.names.length !== batch.total) return batch;
+  const { counts } = members;
+  const sizes = batch.group === undefined && Array.isArray(batch.sizes) ? batch.sizes : [];
+  // More than the stages so far send to: the next one has begun.
+  let [stage, left] = [1, batch.total - counts.pending - counts.offline];
+  while (stage < sizes.length && (left -= sizes[stage - 1]) > 0) stage += 1;
+  return { ...batch, ...counts, ...(stage > number(batch.stage) && sizes.length ? { stage, batch_size: sizes[stage - 1] } : {}) };
 }
 
 /** The seconds that a batch will still take, from the last `batch.status`; null if unknown, or if the batch has ended. */
@@ -158,6 +171,7 @@ export function apply(batch, what, data) {
   if (typeof data.group === "string") batch.group = data.group;
   if (what === "paused") Object.assign(batch, { paused_by: text(data.paused_by), paused_reason: text(data.reason), opens_at: finite(data.opens_at) });
   if (what === "progress") batch.blocked_reason = text(data.blocked_reason);
+  if (what === "progress" && Number.isSafeInteger(data.stage)) Object.assign(batch, { stage: data.stage, batch_size: data.batch_size });
   if (what === "resumed") Object.assign(batch, { paused_by: null, paused_reason: null, opens_at: null });
   if (what === "halted" || what === "complete") {
     Object.assign(batch, { halted_reason: text(data.halted_reason), stopped_by: text(data.stopped_by), success: data.success === true });

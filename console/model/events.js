@@ -39,7 +39,7 @@ export function meaning(tag, data) {
   if (two === "new" && parts.length === 4 && data.jid === one) return { kind: "published", jid: one, minions: names(data.minions), data };
   if (parts.length !== 5 || !PLAIN.test(three) || data.id !== three) return null;
   if (two === "start") return { kind: "began", jid: one, minion: three };
-  return two === "ret" && data.jid === one ? { kind: "returned", jid: one, minion: three, failed: hasFailed(data), data } : null;
+  return two === "ret" && data.jid === one ? { kind: "returned", jid: one, minion: three, failed: hasFailed(data), retcode: data.retcode, data } : null;
 }
 
 function names(value) {

@@ -17,8 +17,6 @@ export class Members extends Followed {
     this.places = new Map();
     this.records = {};
     this.counts = zeros();
-    /** Places whose state has changed since the last drawing; null for all. */
-    this.changed = null;
   }
 
   /** Take the result of `batch.minions`. */
@@ -29,41 +27,39 @@ export class Members extends Followed {
     if (groups.size > 1) names.sort((one, other) => groups.get(records[one].group) - groups.get(records[other].group));
     const before = this.names;
     this.names = before.length === names.length && before.every((name, at) => name === names[at]) ? before : names;
-    this.records = records;
+    this.records = { ...records };
     this.places = this.names === before ? this.places : new Map(names.map((name, at) => [name, at]));
     this.states = Uint8Array.from(this.names, (name) => stateIndex(records[name].state));
     this.counts = zeros();
     for (const state of this.states) this.counts[STATES[state]] += 1;
-    this.changed = null;
   }
 
   /** Apply an event of the batch's job. It never makes a read necessary: `agrees` shows whether an event was missed. */
-  follow(event) {
-    if (event.kind === "published") for (const name of event.minions) this.#move(name, ACTIVE, [PENDING]);
-    if (event.kind === "began") this.#move(event.minion, ACTIVE, [PENDING]);
-    if (event.kind === "returned") this.#move(event.minion, event.failed ? FAILED : COMPLETED, OPEN);
+  follow(event, now) {
+    const sent = { since: now, started: now };
+    if (event.kind === "published") for (const name of event.minions) this.#move(name, ACTIVE, [PENDING], sent);
+    if (event.kind === "began") this.#move(event.minion, ACTIVE, [PENDING], sent);
+    if (event.kind === "returned") this.#move(event.minion, event.failed ? FAILED : COMPLETED, OPEN, { since: now, retcode: event.retcode });
     return false;
   }
 
-  #move(name, state, from) {
+  #move(name, state, from, news) {
     const place = this.places.get(name);
     if (place === undefined || !from.includes(this.states[place])) return;
+    this.records[name] = { ...this.records[name], ...news, seen: undefined };
     this.counts[STATES[this.states[place]]] -= 1;
     this.counts[STATES[state]] += 1;
     this.states[place] = state;
-    this.changed?.push(place);
   }
 
   stateAt(place) {
     return STATES[this.states[place]];
   }
 
-  /** What is known of the minion at a place; `since`, `seen` and `retcode` are of the last read, if the state is still the same. */
+  /** What is known of the minion at a place: `{name, state, group, since, started, seen, retcode}`. */
   at(place) {
     const name = this.names[place];
-    const record = this.records[name];
-    const state = this.stateAt(place);
-    return { name, state, group: record.group, ...(record.state === state ? { since: record.since, seen: record.seen, retcode: record.retcode } : {}) };
+    return { ...this.records[name], name, state: this.stateAt(place) };
   }
 
   /** Whether the counts of an event agree with those that are shown. */
@@ -71,10 +67,10 @@ export class Members extends Followed {
     return STATES.every((state) => !Number.isSafeInteger(data[state]) || data[state] === this.counts[state]);
   }
 
-  /** Unix time since which the minion at a place has run the job; Infinity if only an event has told so. */
+  /** Unix time since which the minion at a place has run the job; Infinity if that is not known. */
   #began(place) {
-    const { state, since } = this.records[this.names[place]];
-    return state === "active" && Number.isFinite(since) ? since : Infinity;
+    const { since } = this.records[this.names[place]];
+    return Number.isFinite(since) ? since : Infinity;
   }
 
   /** Minions in `states` whose name contains `text`, failures first, up to a limit: `{places, more}`. */

@@ -1,16 +1,17 @@
 // One batch: its progress, its minions, and the buttons that control it.
 
 import { confirm, open } from "../dialog.js";
-import { el, jobsOf, replace, say, set, to } from "../dom.js";
-import { ago, count, duration, line, many, moment, target, tempo } from "../format.js";
-import { Grid, name } from "../grid.js";
-import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, canRetry, command, counted, isHeld, isOver, isScheduled, isUnsent, optionsOf, pace, stagesOf, word } from "../model/batches.js";
+import { el, replace, say, set, to } from "../dom.js";
+import { ago, count, duration, line, many, moment, name, target } from "../format.js";
+import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, canRetry, command, counted, done, isHeld, isOver, isScheduled, isUnsent, optionsOf, pace, stagesOf, titleOf, word } from "../model/batches.js";
 import { draftOf } from "../model/draft.js";
 import { Members } from "../model/members.js";
 import { Reader } from "../reader.js";
 import { keepDraft } from "../session.js";
+import { Timeline } from "../timeline.js";
 import { remark } from "./batches.js";
 import { Failures } from "./failures.js";
+import { Output } from "./output.js";
 import { Table, Trouble, action, badge, bar, cell, counts, facts } from "./parts.js";
 
 export class BatchView {
@@ -28,11 +29,13 @@ export class BatchView {
     this.stages = el("ol", { class: "stages" });
     this.facts = el("dl", { class: "facts" });
     this.survivors = el("p", { class: "trouble" });
-    this.grid = new Grid(this.members, (place) => this.choose(place), () => app.api.now());
+    this.timeline = new Timeline(this.members, (place) => this.choose(this.members.names[place]));
+    this.output = new Output(app, jid, () => this.choose(null));
+    this.chosen = null;
     this.chips = STATES.map((state) => ({ state, node: el("button", { type: "button", class: "chip", "data-state": state, "aria-pressed": "false", onclick: () => this.toggle(state) }) }));
     this.states = new Set();
     this.search = el("input", { type: "search", id: "minion-search", spellcheck: "false", autocapitalize: "none", oninput: () => app.draw() });
-    this.table = new Table("Minions of the batch", ["Minion", "State", "Exit code", "Since", "Group"], (item) => item.name, () => this.row());
+    this.table = new Table("Minions of the batch", ["Minion", "State", "Exit code", "Ran", "Group"], (item) => item.name, () => this.row());
     const button = (text, fun, run, kind) => action(app, text, fun, run, kind);
     this.buttons = {
       pause: button("Pause", "batch.pause", () => this.ask("pause", "is paused")),
@@ -48,17 +51,18 @@ export class BatchView {
     this.like = el("a", {}, "Batches like this");
     this.alike = el("span", {}, " · ", this.like);
     this.copy = el("button", { type: "button", onclick: () => this.again() }, "Copy to a new batch");
+    this.beside = el("div", { class: "beside" },
+      el("div", {}, el("div", { class: "row filter" }, el("label", { for: "minion-search" }, "Find a minion"), this.search, this.chips.map((chip) => chip.node)), this.table.node),
+      this.output.node);
     this.node = el("section", { class: "batch" },
-      el("p", {}, el("a", { href: "#/batches" }, "← All batches"), " · ", el("a", { href: to("jobs", jid) }, "Returns of this job"), this.alike),
+      el("p", {}, el("a", { href: "#/batches" }, "← All batches"), " · ", el("a", { href: to("jobs", jid) }, "Returns of this job"), this.alike, " · ", el("span", { class: "jid" }, jid)),
       this.trouble.node,
       el("div", { class: "head" }, this.state.node, this.done),
       this.progress.node, this.note, this.stages, this.survivors, this.parent,
       el("div", { class: "row actions" }, Object.values(this.buttons).map((one) => one.node), this.copy),
-      this.facts, this.failures.node,
-      el("h2", {}, "Minions"), this.noMinions.node,
-      this.grid.node,
-      el("div", { class: "row filter" }, el("label", { for: "minion-search" }, "Find a minion"), this.search, this.chips.map((chip) => chip.node)),
-      this.table.node);
+      this.timeline.node, this.failures.node,
+      el("h2", {}, "Minions"), this.noMinions.node, this.beside,
+      el("details", {}, el("summary", {}, "Details"), this.facts));
     this.offerNothing();
   }
 
@@ -108,7 +112,7 @@ export class BatchView {
 
   hear(event) {
     if (event.jid !== this.jid) return false;
-    if (event.kind !== "batch") this.members.hear(event);
+    if (event.kind !== "batch") this.members.hear(event, this.app.api.now());
     // The events of the job change single minions. If they do not add up to the batch's counts, the minions are read again.
     else if (this.batches.hear(event, this.app.api.now()) || (this.members.read && !this.members.agrees(event.data))) this.reader.want();
     return true;
@@ -118,32 +122,30 @@ export class BatchView {
 
   draw() {
     const { app } = this;
-    this.drawMinions();
     const batch = this.batch && counted(this.batch, this.members);
+    this.drawMinions();
     if (!batch) {
       say(this.done, this.trouble.node.hidden ? "Reading…" : "");
       return;
     }
     const now = app.api.now();
+    this.title = titleOf(batch, line(target(batch.tgt), 100));
     this.state.set(line(word(batch), 20));
     this.progress.set(batch);
     say(this.done, counts(batch));
     say(this.note, this.remark(now));
     // Only a note that needs an operator has the colour of a warning.
     this.note.classList.toggle("remark", Boolean(app.silent("batch_manager") || batch.halted_reason || batch.state === "paused" || word(batch) === "waiting"));
-    this.drawStages();
-    const { rate, eta } = pace(batch, now);
+    this.drawStages(batch);
+    this.drawTimeline(batch, now);
     const options = optionsOf(batch);
     facts(this.facts, [
       ["Runs", el("span", { class: "id" }, line(command(batch), 500))],
       ["Target", target(batch.tgt, batch.tgt_type)],
       ["User", line(batch.user)],
       ["At a time", count(batch.batch_size)],
-      ["In flight", count(batch.active)],
       ["Failure budget used", budget(batch)],
       ["Options", options.length ? options.map(([one, value]) => `${name(one)}: ${one === "start_at" ? moment(value) : line(value, 80)}`).join("; ") : null],
-      ["Pace", !rate ? "–" : `${tempo(rate)} minions a minute`],
-      ["Left", eta === null ? null : duration(eta)],
       [isUnsent(batch) && (["scheduled", "waiting"].includes(word(batch)) || isOver(batch)) ? "Asked for" : "Started", `${moment(batch.created)} (${ago(batch.created, now)})`],
       ["Last progress", isOver(batch) ? null : ago(batch.last_progress, now)],
       ["Ended", isOver(batch) && Number.isFinite(batch.finished) ? `${moment(batch.finished)} (${ago(batch.finished, now)})` : null],
@@ -168,8 +170,21 @@ export class BatchView {
     return `${remark(batch, this.app.silent("batch_manager"))}${approvers && "."}${approvers}${opens}${check}`;
   }
 
-  drawStages() {
-    const stages = stagesOf(this.batch);
+  /** At most once a second: there may be thousands of events a second. */
+  drawTimeline(batch, now) {
+    const about = `${word(batch)} ${done(batch)}`;
+    if (this.drawn === about && (isOver(batch) || now - this.drawnAt < 1)) return;
+    if (now - this.drawnAt < 1) {
+      this.later ??= setTimeout(() => { this.later = null; this.app.draw(); }, 1000);
+      return;
+    }
+    Object.assign(this, { drawn: this.members.names.length ? about : null, drawnAt: now });
+    const { rate, eta } = pace(batch, now);
+    this.timeline.draw(batch, now, eta, rate);
+  }
+
+  drawStages(batch) {
+    const stages = stagesOf(batch);
     this.stages.hidden = stages.length < 2;
     if (this.stages.hidden) return;
     const told = { completed: "done", active: "now", failed: "ended here", pending: "not reached" };
@@ -194,7 +209,6 @@ export class BatchView {
   }
 
   drawMinions() {
-    if (this.members.names.length !== this.grid.drawn || this.members.changed === null || this.members.changed.length) this.grid.draw();
     const { counts: found } = this.members;
     for (const { state, node } of this.chips) {
       say(node, `${count(found[state])} ${name(state)}`);
@@ -206,29 +220,32 @@ export class BatchView {
     this.table.table.classList.toggle("groupless", !grouped);
     const none = this.members.names.length ? "No minion matches." : this.members.read ? "The batch has no minion." : "";
     this.table.draw(places.map((place) => this.members.at(place)), none, more);
+    const place = this.members.places.get(this.chosen);
+    if (place !== undefined) this.output.show(this.members.at(place), false);
   }
 
   row() {
-    const [minion, code, since, group, state] = [cell("a", { class: "id" }), cell(), cell("time"), cell(), badge()];
+    const [minion, code, since, group, state] = [cell("button", { type: "button", class: "plain link" }), cell(), cell("time"), cell(), badge()];
+    minion.node.addEventListener("click", () => this.choose(minion.node.textContent));
     return {
       cells: [minion.node, state.node, code.node, since.node, group.node],
       set: (item) => {
         minion.set(item.name);
-        set(minion.node, "href", jobsOf({ minion: item.name }));
+        set(minion.node, "aria-expanded", String(item.name === this.chosen));
         state.set(item.state);
         code.set(item.retcode === null || item.retcode === undefined ? "" : item.retcode);
-        since.set(this.since(item));
+        since.set(this.ran(item));
         group.set(item.group === undefined ? "" : line(item.group, 60));
       },
     };
   }
 
-  /** For how long a minion has run the job, and when it was last seen running: if that is long ago, the job may be stuck. */
-  since({ state, since, seen }) {
+  /** How long a minion ran the job; while it runs, when it was last seen running too: if that is long ago, it may be stuck. */
+  ran({ state, since, started, seen }) {
     const now = this.app.api.now();
-    if (!Number.isFinite(since)) return "";
-    if (state !== "active") return ago(since, now);
-    return `for ${duration(now - since)}${Number.isFinite(seen) ? `, last seen ${ago(seen, now)}` : ""}`;
+    if (state === "active") return Number.isFinite(since) ? `for ${duration(now - since)}${Number.isFinite(seen) ? `, last seen ${ago(seen, now)}` : ""}` : "";
+    if (Number.isFinite(started) && since > started) return `${duration(since - started, true)}, ended ${ago(since, now)}`;
+    return Number.isFinite(since) && state !== "pending" ? ago(since, now) : "";
   }
 
   toggle(state) {
@@ -236,11 +253,13 @@ export class BatchView {
     this.app.draw();
   }
 
-  choose(place) {
-    this.search.value = this.members.names[place];
-    this.states.clear();
+  /** Open the output of a minion beside the list; null for none. */
+  choose(minion) {
+    this.chosen = minion;
+    this.beside.classList.toggle("open", minion !== null);
+    const place = this.members.places.get(minion);
+    if (place !== undefined) this.output.show(this.members.at(place));
     this.app.draw();
-    this.table.node.scrollIntoView({ block: "nearest" });
   }
 
   tick() {
@@ -292,6 +311,6 @@ export class BatchView {
 
   close() {
     this.reader.close();
-    this.grid.close();
+    clearTimeout(this.later);
   }
 }

@@ -1,8 +1,7 @@
 // Why minions did not succeed: minions with the same reason in one group, the largest group first.
 
 import { el, replace, say } from "../dom.js";
-import { count, line, many } from "../format.js";
-import { name } from "../grid.js";
+import { count, line, many, name } from "../format.js";
 import { Trouble } from "./parts.js";
 
 /** Most groups, most names in a group, and most characters of a text that are shown. */

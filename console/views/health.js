@@ -2,9 +2,8 @@
 
 import { Chart } from "../chart.js";
 import { el, keyed, say } from "../dom.js";
-import { ago, count, duration, line, many, tempo } from "../format.js";
+import { ago, count, duration, line, many, name, tempo } from "../format.js";
 import { Series, flat } from "../model/series.js";
-import { name } from "../grid.js";
 import { Reader } from "../reader.js";
 import { Trouble, badge } from "./parts.js";
 

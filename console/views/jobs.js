@@ -1,7 +1,7 @@
 // Search for jobs in the job cache.
 
 import { el, say, to } from "../dom.js";
-import { count, line } from "../format.js";
+import { count, line, stamp } from "../format.js";
 import { commandOf } from "../model/jobs.js";
 import { Table, Trouble, cell, choice, field } from "./parts.js";
 import { Running } from "./running.js";
@@ -118,7 +118,7 @@ export class JobsView {
         [el("a", { href: to("jobs", jid) }, line(commandOf(job), 100)), el("br"), el("span", { class: "jid" }, jid)],
         el("span", { class: "id" }, line(tgt, 60)),
         line(job.User, 40),
-        line(job.StartTime, 40),
+        stamp(job.StartTime),
         returns.node,
       ],
       set: (now) => returns.set([`${count(now.Returned)}${now.Minions ? ` of ${count(now.Minions)}` : ""}`, now.Failed && `${count(now.Failed)} failed`, now.Missing && `${count(now.Missing)} missing`].filter(Boolean).join(", ")),

@@ -5,10 +5,11 @@ import { el, say } from "../dom.js";
 const BACKENDS = ["pam", "auto", "django", "file", "keystone", "ldap", "mysql", "pki", "rest", "sharedsecret", "yubico"];
 const REMEMBERED = "saltext-jobs-console-eauth";
 
-/** Return the form. `done(session)` is called when salt-api has accepted the user. */
-export function loginForm(api, reason, done) {
+/** Return the form, with a user name. `done(session)` is called when salt-api has accepted the user. */
+export function loginForm(api, reason, name, done) {
   const user = el("input", { id: "user", name: "username", autocomplete: "username", autocapitalize: "none", spellcheck: "false", required: true });
   const password = el("input", { id: "password", name: "password", type: "password", autocomplete: "current-password", required: true });
+  user.value = name;
   const backend = el("input", { id: "eauth", name: "eauth", list: "backends", autocapitalize: "none", spellcheck: "false", required: true });
   backend.value = remembered();
   const trouble = el("p", { role: "alert", class: "trouble" }, reason);

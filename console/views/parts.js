@@ -2,8 +2,7 @@
 
 import { warn } from "../dialog.js";
 import { el, keyed, replace, say, set } from "../dom.js";
-import { count } from "../format.js";
-import { name } from "../grid.js";
+import { count, name } from "../format.js";
 import { STATES, done } from "../model/batches.js";
 
 /** Says what could not be read. */

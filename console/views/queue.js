@@ -1,9 +1,10 @@
 // The retry queue: the jobs that each minion is owed, why they wait, and when they are tried next.
 
+import { Chart } from "../chart.js";
 import { confirm, open, tell, warn } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
-import { ago, block, count, line, many, moment } from "../format.js";
-import { name } from "../grid.js";
+import { ago, block, count, line, many, moment, name, tempo } from "../format.js";
+import { Series, flat } from "../model/series.js";
 import { PURGEABLE, Queue, STATES, gist, keyOf } from "../model/queue.js";
 import { Reader } from "../reader.js";
 import { Table, Trouble, action, badge, cell, choice, facts, field } from "./parts.js";
@@ -14,6 +15,15 @@ const MOST = 5000;
 const MOST_SHOWN = 5000;
 /** Functions that change the queue without an event of an entry. */
 const CHANGING = new Set(["job_retry.pause", "job_retry.resume", "job_retry.purge", "job_retry.retry"]);
+
+/** The curves above the list: name of the figure, title, whether it is a counter, how a value reads. */
+const aMinute = (value) => `${tempo(value)} a minute`;
+const CHARTS = [
+  ["saltext_jobs_retry_entries{pending}", "Owed", false, count],
+  ["saltext_jobs_retry_transitions_total{queued}", "Queued", true, aMinute],
+  ["saltext_jobs_retry_transitions_total{done}", "Delivered", true, aMinute],
+  ["saltext_jobs_retry_transitions_total{expired}", "Expired", true, aMinute],
+];
 
 export class QueueView {
   constructor(app) {
@@ -48,7 +58,9 @@ export class QueueView {
     this.noneChosen = el("button", { type: "button", onclick: () => { this.chosen.clear(); app.draw(); } }, "Choose none");
     this.bulk = el("div", { class: "row filter", role: "group", "aria-label": "What is chosen" }, this.chosenNote.node, this.retryChosen.node, this.cancelChosen.node, this.noneChosen);
     this.table = new Table("Entries", ["Choose", "Entry", "State", "Why it waits", "Next try", "Tries", "Owed since", ""], (item) => item.key, (item) => (item.entries ? this.groupRow(item) : this.row(item)), 200);
+    this.charts = CHARTS.map(([figure, text, counter, read]) => ({ figure, counter, series: new Series(), chart: new Chart(text, read) }));
     this.node = el("section", {}, this.trouble.node, this.head, this.pausedNote,
+      el("div", { class: "charts" }, this.charts.map(({ chart }) => chart.node)),
       el("div", { class: "row actions" }, this.pause.node, this.resume.node, this.purge.node),
       el("div", { class: "row filter" }, this.chips.map((chip) => chip.node)),
       el("div", { class: "row filter" },
@@ -88,8 +100,18 @@ export class QueueView {
         this.of = filter;
       } else this.queue.fail();
     }
+    await this.readCharts();
     if (stats || this.queue.read) this.readAt = Date.now() / 1000;
     this.app.draw();
+  }
+
+  /** The curves of the last hour, as the engine keeps them; without an engine there are none. */
+  async readCharts() {
+    const { value } = await this.app.read("job_retry.history");
+    for (const one of this.charts) {
+      one.series = new Series();
+      for (const [at, figures] of Array.isArray(value) ? value : []) one.series.add(at, flat(figures)[one.figure]);
+    }
   }
 
   hear(event) {
@@ -106,6 +128,10 @@ export class QueueView {
 
   draw() {
     const { stats, queue } = this;
+    for (const { series, counter, chart } of this.charts) {
+      chart.node.hidden = series.points.length < 2;
+      if (!chart.node.hidden) chart.draw(counter ? series.rates() : series.points, this.app.api.now());
+    }
     const filtered = Object.keys(this.filter()).length > 0;
     const found = this.tooMany && stats ? stats.states || {} : queue.counts();
     if (stats) {

@@ -13,7 +13,8 @@ const TYPES = ["glob", "list", "grain", "compound", "nodegroup", "pcre", "grain_
 const MOST = 500;
 
 export class StartView {
-  constructor(app) {
+  /** @param {string} asked the fields of a form that was kept as a link, as in the address behind `?` */
+  constructor(app, _jid, asked = "") {
     this.app = app;
     this.title = "Start a batch";
     /** Counts changes and questions, so that an answer about an earlier state of the form is not shown. */
@@ -41,6 +42,8 @@ export class StartView {
     const { inputs } = this;
     this.trouble = new Trouble();
     this.matched = el("div", { class: "matched", "aria-live": "polite" });
+    /** The filled form as a link, to be kept as a bookmark or sent. */
+    this.link = el("a", {}, "This form as a link");
     this.preview = action(app, "Show which minions match", "batch.preview", () => this.match());
     this.start = action(app, "Start the batch", "batch.start", () => this.begin(), "primary");
     // Enter in a field clicks the button that submits.
@@ -49,34 +52,37 @@ export class StartView {
     this.node = el("form", { class: "start", onsubmit: (event) => event.preventDefault(), oninput: () => this.typing(), onchange: () => this.typing() },
       part("What",
         field("fun", "Function", inputs.fun),
-        field("arg", "Arguments, one a line", inputs.arg, "Numbers, true, false, null, and lists and mappings in JSON keep their type; all else is text."),
-        field("kwarg", "Keyword arguments, one a line", inputs.kwarg, "name=value")),
+        field("arg", "Arguments, one a line", inputs.arg, "Numbers, true, false, null, and lists and mappings in JSON keep their type; all else is text.")),
       part("Where",
         field("tgt", "Target", inputs.tgt),
-        field("tgt_type", "Kind of target", inputs.tgt_type, "A list is written with commas."),
-        field("offline", "Minions that do not answer", inputs.offline),
-        field("presence", "Ask first which minions are there", inputs.presence)),
+        field("tgt_type", "Kind of target", inputs.tgt_type, "A list is written with commas.")),
       part("How fast, and when to stop",
         field("batch", "Minions at a time", inputs.batch, "A count (10), a percentage (25%) or a ramp (1,10%,50%)."),
-        field("by", "One group after the other, by", inputs.by, "A grain, a pillar key or nodegroups."),
-        field("check", "Check between stages", inputs.check, "A function, runner:…, or approve; made after each stage of a ramp and each group but the last."),
-        field("approve_by", "Who may approve", inputs.approve_by, "Users; groups begin with %. The user who starts the batch may not."),
-        field("max_failures", "Stop after more failures than", inputs.max_failures, "A count (0 for the first failure) or a percentage."),
-        field("max_runtime", "Longest run on a minion", inputs.max_runtime)),
-      part("When",
-        field("start_at", "Begin at", inputs.start_at),
-        field("window", "Send only within", inputs.window),
-        field("timezone", "Time zone of these", inputs.timezone, "The master's, unless another is named.")),
-      el("div", { class: "whole" }, this.trouble.node, el("div", { class: "row actions" }, this.preview.node, this.start.node, el("button", { type: "button", onclick: () => this.clear() }, "Clear the form")), this.matched));
-    this.fill(kept(keptDraft()));
+        field("max_failures", "Stop after more failures than", inputs.max_failures, "A count (0 for the first failure) or a percentage.")),
+      (this.more = el("details", {}, el("summary", {}, "More: keyword arguments, absent minions, groups, checks, times"), el("div", {},
+        part("Job and minions",
+          field("kwarg", "Keyword arguments, one a line", inputs.kwarg, "name=value"),
+          field("max_runtime", "Longest run on a minion", inputs.max_runtime),
+          field("offline", "Minions that do not answer", inputs.offline),
+          field("presence", "Ask first which minions are there", inputs.presence)),
+        part("Groups and checks",
+          field("by", "One group after the other, by", inputs.by, "A grain, a pillar key or nodegroups."),
+          field("check", "Check between stages", inputs.check, "A function, runner:…, or approve; made after each stage of a ramp and each group but the last."),
+          field("approve_by", "Who may approve", inputs.approve_by, "Users; groups begin with %. The user who starts the batch may not.")),
+        part("When",
+          field("start_at", "Begin at", inputs.start_at),
+          field("window", "Send only within", inputs.window),
+          field("timezone", "Time zone of these", inputs.timezone, "The master's, unless another is named."))))),
+      el("div", { class: "whole" }, this.trouble.node, el("div", { class: "row actions" }, this.preview.node, this.start.node, el("button", { type: "button", onclick: () => this.clear() }, "Clear the form"), this.link), this.matched));
+    this.fill(kept(asked ? Object.fromEntries(new URLSearchParams(asked)) : keptDraft()));
+    this.relink();
   }
 
   fill(draft) {
     for (const name of FIELDS) {
-      const input = this.inputs[name];
-      if (input.type === "checkbox") input.checked = draft[name] === true;
-      else input.value = draft[name] ?? (name === "tgt_type" ? "glob" : "");
+      this.inputs[name].value = draft[name] ?? (name === "tgt_type" ? "glob" : "");
     }
+    this.more.open = [...this.more.querySelectorAll("input, textarea, select")].some((input) => input.value);
   }
 
   clear() {
@@ -84,9 +90,19 @@ export class StartView {
     this.typing();
   }
 
+  /** What the form holds. */
+  draft() {
+    return kept(Object.fromEntries(FIELDS.map((name) => [name, this.inputs[name].value])));
+  }
+
+  relink() {
+    set(this.link, "href", `#/start?${new URLSearchParams(this.draft())}`);
+  }
+
   /** The form has changed: keep it over a reload of the page, and hide the minions, which may not match any more. */
   typing() {
-    keepDraft(kept(Object.fromEntries(FIELDS.map((name) => [name, this.inputs[name].type === "checkbox" ? this.inputs[name].checked : this.inputs[name].value]))));
+    keepDraft(this.draft());
+    this.relink();
     this.forget();
   }
 
@@ -94,7 +110,7 @@ export class StartView {
   wanted() {
     const found = {};
     for (const [name, input] of Object.entries(this.inputs)) {
-      if (input.type === "checkbox" ? input.checked : input.value.trim()) found[name] = input.type === "checkbox" ? true : input.value.trim();
+      if (input.value.trim()) found[name] = input.value.trim();
     }
     if (found.tgt_type === "list") found.tgt = found.tgt.split(",").map((one) => one.trim()).filter(Boolean);
     for (const name of ["max_failures", "start_at"]) if (name in found) found[name] = typed(found[name]);
@@ -134,18 +150,13 @@ export class StartView {
     const names = found.minions.slice(0, MOST);
     replace(this.matched,
       el("h2", {}, `${many(found.total, "minion matches", "minions match")}`),
-      el("p", {}, `${line(command(found), 300)} would run on ${this.sizes(found)} at a time.`),
+      el("p", { class: "large" }, `${line(command(found), 300)} on ${line(found.sentence, 500)}.`),
       found.check && el("p", { class: "remark" }, `${found.check === "approve" ? "A user has to approve" : `${line(found.check)} has to hold`} after minion ${found.check_after.slice(0, 20).map(count).join(", ")}${found.check_after.length > 20 ? ", …" : ""}.`),
       found.max_in_flight && el("p", { class: "remark" }, `Minions in flight at once over all batches, at most: ${count(found.max_in_flight)}.`),
       found.groups && el("p", {}, "Groups, in this order: ", found.groups.map(([group, size]) => `${line(group, 40)} (${count(size)})`).join(", ")),
       unsure.length > 0 && el("p", { class: "remark" }, `Left out: ${many(unsure.length, "minion")} of which the master has no grains and pillar: ${unsure.slice(0, 20).map((minion) => line(minion, 40)).join(", ")}${unsure.length > 20 ? ", …" : ""}.`),
       el("ul", { class: "names" }, names.map((minion) => el("li", { class: "id" }, minion))),
       found.minions.length > MOST && el("p", { class: "quiet" }, `${count(found.minions.length - MOST)} more are not shown.`));
-  }
-
-  sizes(found) {
-    const { sizes } = found;
-    return sizes.length === 1 ? count(sizes[0]) : `${sizes.slice(0, -1).map(count).join(", then ")}, then ${count(sizes.at(-1))}`;
   }
 
   /** The form has changed: hide the minions, which may not match any more. */

@@ -16,7 +16,7 @@ SECRET = "a long shared secret"
 #: The folder for pictures of the views; without it none are taken.
 SHOTS = os.environ.get("SALTEXT_JOBS_SCREENSHOTS")
 #: The pictures in the documentation.
-PICTURES = {"batches", "batches-one", "batches-one-phone", "start", "queue", "jobs-one", "health"}
+PICTURES = {"batches", "batches-one", "batches-one-phone", "batches-output", "start", "queue", "jobs-one", "health"}
 #: axe.min.js of axe-core, if it is installed.
 AXE = os.environ.get("SALTEXT_JOBS_AXE")
 _FAULTS = pathlib.Path(__file__).with_name("faults.js")
@@ -195,7 +195,8 @@ class Page:
         if SHOTS and name in PICTURES:
             folder = pathlib.Path(SHOTS)
             folder.mkdir(parents=True, exist_ok=True)
-            self.chrome.execute_script("window.scrollTo(0, 0)")
+            script = "document.querySelector('.beside.open')?.scrollIntoView() ?? window.scrollTo(0, 0)"
+            self.chrome.execute_script(script)
             self.chrome.save_screenshot(str(folder / f"{name}.png"))
 
     def faults(self):

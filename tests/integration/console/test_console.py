@@ -76,8 +76,8 @@ def start(page, fun, *lines, size="1", tgt="a*", matches=2):
     page.click("Show which minions match")
     page.wait_text(f"{matches} minion{'s match' if matches > 1 else ' matches'}")
     page.click("Start the batch")
-    wait_for(lambda: page.text("h1").startswith("Batch 2"), what=lambda: f"the batch is shown: {page.text()}")
-    return page.text("h1").removeprefix("Batch ")
+    page.wait_text(f"{fun} ", "h1")
+    return page.text("section.batch .jid")
 
 
 def state(page, word):
@@ -150,7 +150,7 @@ def test_a_restart_of_the_api_asks_for_the_login_and_goes_on_where_it_was(page, 
     # salt-api keeps its logins in memory: they are gone.
     page.wait_text("Your login has ended")
     page.log_in("admin")
-    page.wait_text(f"Batch {jid}", "h1")
+    page.wait_text(jid, "section.batch .jid")
     state(page, "succeeded")
 
 

@@ -86,12 +86,83 @@ def returned(minion, jid=JID, retcode=0):
 
 
 def minions_of(states):
-    return {name: {"state": state, "since": time.time() - 5, "retcode": None} for name, state in states.items()}
+    now = time.time()
+    return {
+        name: {"state": state, "since": now - 5, "started": None if state == "pending" else now - 20, "retcode": None}
+        for name, state in states.items()
+    }
+
+
+def rollout(now):
+    """
+    The minions of a rollout that began four minutes ago: to 60, one first, then 6 and 20 at a time. Each gets the slot
+    that is free first.
+    """
+    found, free = {}, [now - 251]
+    for number in range(60):
+        size = 1 if number < 1 else 6 if number < 7 else 20
+        if number in (0, 1, 7):
+            free = [max(free) + 1] * size
+        slot = free.index(min(free))
+        seconds = 20 + (number * 7919 % 61) + (90 if number % 41 == 3 else 0)
+        started, ends = free[slot], free[slot] + seconds
+        state = (
+            "failed"
+            if number in (5, 16, 28)
+            else "timed_out"
+            if number == 12
+            else "lost"
+            if number == 19
+            else "completed"
+        )
+        state = "offline" if number in (40, 41) else "active" if ends > now else state
+        state = "pending" if started > now else state
+        free[slot] = ends + 1
+        since = started if state == "active" else now - 300 if state in ("pending", "offline") else ends
+        found[f"web{number + 1:03}"] = {
+            "state": state,
+            "since": since,
+            "started": None if state in ("pending", "offline") else started,
+            "retcode": {"failed": 2, "completed": 0}.get(state),
+        }
+    return found
+
+
+#: What a run of states returns that failed.
+APPLIED = {
+    "pkg_|-nginx_|-nginx_|-installed": {
+        "result": False,
+        "comment": "E: Unable to locate package nginx",
+        "changes": {},
+        "duration": 8130.2,
+        "__run_num__": 1,
+        "__id__": "nginx",
+        "__sls__": "web",
+    },
+    "file_|-/etc/motd_|-/etc/motd_|-managed": {
+        "result": True,
+        "comment": "File /etc/motd updated",
+        "changes": {"diff": "-hello\n+welcome"},
+        "duration": 12.4,
+        "__run_num__": 0,
+        "__id__": "/etc/motd",
+        "__sls__": "base",
+    },
+    "service_|-nginx_|-nginx_|-running": {
+        "result": False,
+        "comment": "One or more requisite failed: web.nginx",
+        "changes": {},
+        "duration": 0.0,
+        "__run_num__": 2,
+        "__id__": "nginx",
+        "__sls__": "web",
+    },
+}
 
 
 def entry(minion="web1", jid=JID, **more):
     given = {"minion": minion, "jid": jid, "fun": "state.apply", "state": "pending", "reason": "it did not answer"}
-    more = {"attempts": 0, "queued_at": 1778926287.0, "expires_at": None, "owner": "m", **more}
+    more = {"attempts": 0, "queued_at": time.time() - 5000, "expires_at": None, "owner": "m", **more}
     return {**given, "waits_for": None, "opens_at": None, "not_before": None, **more}
 
 
@@ -132,6 +203,7 @@ def test_a_login_that_has_ended_at_the_api_asks_for_another(page, api):
     api.tokens.clear()
     api.drop()
     page.wait_text("Your login has ended")
+    assert page.chrome.execute_script("return document.querySelector('#user').value") == "admin"
 
 
 # -- reading and following ----------------------------------------------------------------------------------------------
@@ -168,7 +240,7 @@ def fast(page):
 def test_the_api_is_not_asked_while_nothing_happens(page, api, fast):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     # How many calls it takes to read each view.
-    for view, calls in {"batches": 1, f"batches/{JID}": 2, "queue": 2, "jobs": 1, "health": 5}.items():
+    for view, calls in {"batches": 1, f"batches/{JID}": 2, "queue": 3, "jobs": 1, "health": 5}.items():
         api.calls.clear()
         page.enter(api.login(), view)
         wait_for(lambda calls=calls: len(api.calls) == calls, what=lambda view=view: f"{view} is read: {api.calls}")
@@ -263,6 +335,7 @@ def test_a_batch_is_started_only_as_it_was_shown(page, api):
     started = []
     names = ["web1", "web2"]
     shown = {"fun": "cmd.run", "total": 2, "minions": names, "sizes": [1, 2], "groups": None, "unsure": ["web2"]}
+    shown["sentence"] = "2 minions: 1 first, then 2 at a time; goes on whatever fails; absent ones are left out"
     shown |= {"check": "approve", "check_after": [1]}
     api.runners |= {
         "batch.preview": lambda **wanted: shown,
@@ -276,19 +349,21 @@ def test_a_batch_is_started_only_as_it_was_shown(page, api):
     page.fill("#fun", "cmd.run")
     page.fill("#batch", "1,100%")
     page.fill("#arg", "uptime\n20260516101112131415\n[1, true]")
+    page.click("More")
     page.fill("#kwarg", "timeout=5\nshell=/bin/sh")
     assert page.find("Start the batch") is None
     page.click("Show which minions match")
     page.wait_text("2 minions match")
-    page.wait_text("1, then 2 at a time")
+    page.wait_text("cmd.run on 2 minions: 1 first, then 2 at a time; goes on whatever fails; absent ones are left out.")
     page.wait_text("A user has to approve after minion 1.")
     page.fill("#batch", "1")
     assert page.find("Start the batch") is None
     assert "2 minions match" not in page.text()
+    page.enter(api.login(), page.all("form a")[0].get_attribute("href").partition("#/")[2])  # the form, kept as a link
     page.click("Show which minions match")
     page.click("Start the batch")
     page.wait_text(f"Batch {JID} is started on 2 minions", ".messages")
-    wait_for(lambda: page.text("h1") == f"Batch {JID}", what="the batch is shown")
+    page.wait_text("state.apply on web*", "h1")
     arg, kwarg = ["uptime", JID, [1, True]], {"timeout": 5, "shell": "/bin/sh"}
     job = {"tgt": ["web1", "web2"], "tgt_type": "list", "fun": "cmd.run", "arg": arg, "kwarg": kwarg, "batch": "1"}
     assert started == [job]
@@ -378,7 +453,15 @@ def test_an_action_on_the_queue_is_confirmed_and_done_to_the_entries_that_are_sh
 
 def test_a_double_click_counts_once_and_a_key_held_down_confirms_nothing(page, api):
     started, answer = [], threading.Event()
-    shown = {"fun": "test.ping", "total": 2, "minions": ["web1", "web2"], "sizes": [2], "groups": None, "unsure": []}
+    shown = {
+        "fun": "test.ping",
+        "total": 2,
+        "minions": ["web1", "web2"],
+        "sizes": [2],
+        "groups": None,
+        "unsure": [],
+        "sentence": "2 minions",
+    }
 
     def start(**wanted):
         started.append(wanted)
@@ -397,7 +480,7 @@ def test_a_double_click_counts_once_and_a_key_held_down_confirms_nothing(page, a
     page.chrome.execute_script("arguments[0].click(); arguments[0].click()", button)
     answer.set()
     page.wait_text("2 minions matched when they were shown, and 3 when the batch was started", ".messages")
-    wait_for(lambda: page.text("h1") == f"Batch {JID}", what="the batch is shown")
+    page.wait_text("state.apply on web*", "h1")
     assert len(started) == 1
     page.click("Stop and kill…")
     assert page.chrome.switch_to.active_element.text == "Cancel"
@@ -414,10 +497,45 @@ def test_a_batch_page_says_what_it_runs_why_it_failed_and_when_it_ended(page, ap
     page.enter(api.login(), f"batches/{JID}")
     page.wait_text("no space left on /var", ".failures")
     assert "2 minions, failed, exit code 1" in page.text(".failures")
+    page.click("Details")
     facts = page.text(".facts")
     assert "state.apply nginx test=True" in facts and "2 of 25%" in facts and "Took\n30 s" in facts
     assert page.text(".stages") == "Stage 1 (1): done\nStage 2 (100%): ended here"
     assert page.text("tbody tr td").startswith(("b", "d"))
+
+
+def test_a_minion_of_the_timeline_or_the_list_opens_its_output_and_nothing_lags_behind_an_event(page, api):
+    records = minions_of({"a": "completed", "b": "active", "c": "pending"})
+    batch = summary(completed=1, active=1, pending=1, stage=2, stages=2, sizes=[1, 1], batch_size=1)
+    has_batch(api, batch, records)
+    said = {"a": "hello\nworld", "b": APPLIED}
+    api.runners["batch.output"] = lambda jid, minion: {**records[minion], "return": said[minion]}
+    page.enter(api.login(), f"batches/{JID}")
+    page.wait_text("Stage 2: 1 minion, 1 at a time", ".timeline")
+    page.click("a", ".slowest")
+    page.wait_text("hello\nworld", ".output pre")
+    assert "ran 15 s" in page.text(".output")
+    api.calls.clear()
+    page.click("b", "tbody")
+    page.wait_text("active", ".output")
+    api.fire(*returned("b", retcode=2))
+    page.wait_text("failed\t2", "tbody tr")
+    page.wait_text("Exit code 2", ".output")
+    rows = [row.text for row in page.all(".results tbody tr")]
+    assert [row.split()[:2] for row in rows] == [
+        ["nginx", "pkg.installed"],
+        ["nginx", "service.running"],
+        ["/etc/motd", "file.managed"],
+    ]
+    assert "Unable to locate package nginx" in rows[0] and "+welcome" in rows[2]
+    assert {name for name, _ in api.calls} == {"batch.output"}, "the event told the rest"
+    bars = "return [...document.querySelectorAll('.lanes rect')].map(bar => bar.dataset.state)"
+    wait_for(
+        lambda: page.chrome.execute_script(bars) == ["completed", "failed"],
+        what=lambda: page.chrome.execute_script(bars),
+    )
+    page.click("Close", ".output")
+    assert page.chrome.execute_script("return document.querySelector('.output').hidden")
 
 
 def test_a_job_is_shown_with_its_arguments_as_runners_mask_them(page, api):
@@ -545,6 +663,7 @@ def test_ten_thousand_minions_stay_fluent(page, api):
         api.fire_all([*(returned(name, retcode=code) for name, code in codes.items()), told(batch)])
     page.wait_text("9,900 completed", ".filter")
     page.wait_text("100 failed", ".filter")
+    page.wait_text("When minions ended, by how long they ran", ".timeline")
     took = time.monotonic() - begun
     longest = page.chrome.execute_script("clearInterval(window.watching); return Math.max(...window.pauses)")
     print(f"10,000 returns shown in {took:.1f} s, longest pause of the page {longest:.0f} ms")
@@ -561,11 +680,12 @@ def test_ten_thousand_minions_stay_fluent(page, api):
 def furnish(api):
     """Something to see in every view."""
     now = time.time()
-    names = {f"web{number}": STATES[min(number % 23, 7)] if number % 23 < 8 else "completed" for number in range(240)}
-    counts = {state: sum(one == state for one in names.values()) for state in STATES}
-    options = {"batch": "1,10%,100%", "max_failures": "10%", "window": "Mon-Fri 08:00-18:00"}
+    names = rollout(now)
+    counts = {state: sum(one["state"] == state for one in names.values()) for state in STATES}
+    options = {"batch": "1,10%,20", "max_failures": "10%", "window": "Mon-Fri 08:00-18:00"}
     of_job = {"arguments": ["nginx", "test=True"], "options": options}
-    running = summary(JID, **counts, **of_job, stage=2, stages=3, batch_size=24, created=now - 300)
+    running = summary(JID, **counts, **of_job, stage=3, stages=3, sizes=[1, 6, 20], batch_size=20, created=now - 252)
+    running |= {"tgt": "G@role:web", "tgt_type": "compound", "eta_seconds": 70.0, "publishes": 31}
     done = summary(
         "20260516091112131415", completed=40, state="complete", success=True, fun="test.version", created=now - 4000
     )
@@ -581,8 +701,14 @@ def furnish(api):
     )
     why = "nginx (pkg.installed): The following packages failed to install/update: nginx"
     groups = [
-        {"count": 9, "state": "failed", "retcode": 2, "text": why, "minions": [f"web{n}" for n in range(9)]},
-        {"count": 2, "state": "timed_out", "retcode": None, "text": "", "minions": ["web31", "web54"]},
+        {"count": 3, "state": "failed", "retcode": 2, "text": why, "minions": ["web006", "web017", "web029"]},
+        {
+            "count": 1,
+            "state": "timed_out",
+            "retcode": None,
+            "text": "ran longer than max_runtime",
+            "minions": ["web013"],
+        },
     ]
     history = [
         [
@@ -597,7 +723,22 @@ def furnish(api):
         ]
         for minute in range(59, -1, -1)
     ]
-    has_batch(api, running, minions_of(names))
+    has_batch(api, running, names)
+    api.runners["job_retry.history"] = lambda: [
+        [
+            now - 60 * minute,
+            {
+                "saltext_jobs_retry_entries": {"pending": 3 + max(0, 40 - abs(minute - 25) * 3)},
+                "saltext_jobs_retry_transitions_total": {
+                    "queued": max(0, 43 - minute),
+                    "done": max(0, 2 * (20 - minute)),
+                    "expired": 1,
+                },
+            },
+        ]
+        for minute in range(59, -1, -1)
+    ]
+    api.runners["batch.output"] = lambda jid, minion: {**names[minion], "return": APPLIED}
     job = {
         "Function": "state.apply",
         "User": "anna",
@@ -605,15 +746,18 @@ def furnish(api):
         "StartTime": "2026, May 16 10:11:12.131415",
         "Arguments": ["nginx"],
     }
-    row = {**job, "JID": JID, "Minions": 240, "Returned": 210, "Failed": 11, "Missing": 30}
+    row = {**job, "JID": JID, "Minions": 60, "Returned": 40, "Failed": 3, "Missing": 20}
     result = {
-        f"web{n}": {"return": {"result": n % 9 != 0, "comment": "Service nginx is running"}, "retcode": int(n % 9 == 0)}
+        f"web{n + 1:03}": {
+            "return": {"result": n % 9 != 0, "comment": "Service nginx is running"},
+            "retcode": int(n % 9 == 0),
+        }
         for n in range(20)
     }
     api.runners |= {
         "batch.list": lambda limit: [running, done, halted],
         "job_retry.list": lambda **_: [
-            entry("db1", expires_at=2094631872.0),
+            entry("db1", expires_at=now + 80_000),
             entry(
                 "db1",
                 "20260516101112131416",
@@ -622,7 +766,7 @@ def furnish(api):
                 reason="it may have been begun, and did not return",
                 attempts=1,
             ),
-            entry("web9", waits_for="Sat,Sun 02:00-05:00", opens_at=2094516000.0),
+            entry("web9", waits_for="Sat,Sun 02:00-05:00", opens_at=now + 140_000),
         ],
         "job_cache.search": lambda **_: {"jobs": [row], "next": None},
         "jobs.list_job": lambda jid: {**job, "jid": JID, "Minions": list(names)[:21], "Result": result},
@@ -637,10 +781,11 @@ def furnish(api):
     }
     shown = {
         "fun": "state.apply",
-        "total": 240,
+        "total": 60,
         "minions": list(names),
-        "sizes": [1, 24, 120],
-        "groups": [["canary", 12], ["eu", 228]],
+        "sizes": [1, 6, 20],
+        "groups": None,
+        "sentence": "60 minions: 1 first, then 6, then 20 at a time; stops at failure 7; absent ones are left out",
         "unsure": ["web3"],
     }
     api.runners["batch.preview"] = lambda **_: shown
@@ -693,9 +838,12 @@ def test_every_view_can_be_read_in_any_light_and_width(page, api, looks):
             page.fill("#tgt", "web*")
             page.fill("#fun", "state.apply")
             page.click("Show which minions match")
-            page.wait_text("240 minions match")
+            page.wait_text("60 minions match")
         wrong += looks(view.split("/")[0] + ("-one" if "/" in view else ""))
     page.go(f"batches/{JID}")
+    page.click("web006", "tbody")
+    page.wait_text("Unable to locate package nginx", ".output")
+    wrong += looks("batches-output")
     page.click("Stop…")
     wrong += looks("question")
     page.click("Cancel", "dialog")

@@ -136,7 +136,7 @@ def test_an_estimate_has_two_digits(number, told):
     [
         (
             {"batch": "1,3", "failures_allowed": 1.0, "offline": "queue"},
-            "6 minions: 1 first, then 3 at a time; stops at the second failure; absent ones are queued for 1 d",
+            "6 minions: 1 first, then 3 at a time; stops at the second failure; absent ones are queued for 24 h",
         ),
         ({"batch": "6"}, "6 minions: all at once; goes on whatever fails; absent ones are left out"),
         (

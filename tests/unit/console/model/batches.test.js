@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Batches, WORDS, apply, approversOf, budget, command, counted, done, isHeld, isLike, isOver, isScheduled, optionsOf, pace, stagesOf, whyHalted, word } from "../../../../console/model/batches.js";
+import { Batches, WORDS, apply, approversOf, budget, command, counted, done, isHeld, isLike, isOver, isScheduled, optionsOf, pace, stagesOf, titleOf, whyHalted, word } from "../../../../console/model/batches.js";
 
 const NONE = { completed: 0, active: 0, pending: 0, failed: 0, timed_out: 0, lost: 0, offline: 0, killed: 0 };
 const JID = "20260516120000000000";
@@ -156,4 +156,16 @@ test("why a batch was halted is said in words", () => {
   assert.equal(whyHalted({ halted_reason: "max_failures" }), "more minions failed than max_failures allows");
   assert.equal(whyHalted({ halted_reason: "max_failures in group eu" }), "more minions failed than max_failures allows in group eu");
   assert.equal(whyHalted({ halted_reason: "max_failures are many" }), "max_failures are many");
+});
+
+test("the stage that is shown is never behind the minions that are sent to", () => {
+  const batch = { total: 10, state: "running", stage: 1, stages: 3, sizes: [1, 3, 6], batch_size: 1 };
+  const shown = (sent) => counted(batch, { names: Array(10), counts: { pending: 10 - sent, offline: 0, active: 1 } });
+  assert.deepEqual([1, 2, 4, 5, 10].map((sent) => [shown(sent).stage, shown(sent).batch_size]), [[1, 1], [2, 3], [2, 3], [3, 6], [3, 6]]);
+});
+
+test("a batch is called by its name or ticket, what it runs, and where", () => {
+  const batch = { fun: "state.apply", arguments: ["web"], options: { metadata: { ticket: "OPS-7", other: {} } } };
+  assert.equal(titleOf(batch, "web*"), "OPS-7: state.apply web on web*");
+  assert.equal(titleOf({ fun: "test.ping" }, "*"), "test.ping on *");
 });

@@ -38,20 +38,13 @@ test("a return moves a minion in any state that has not returned yet, and no oth
   assert.deepEqual([..."abcdefg"].map((name) => state(made, name)), ["completed", "failed", "completed", "completed", "failed", "timed_out", "killed"]);
 });
 
-test("minions that have moved since the last drawing are noted once that is asked for", () => {
-  const made = members({ a: "pending", b: "pending" });
-  made.follow({ kind: "began", minion: "a" });
-  assert.equal(made.changed, null);
-  made.changed = [];
-  made.follow({ kind: "began", minion: "b" });
-  assert.deepEqual(made.changed, [1]);
-});
-
-test("times and exit codes are those of the state that was read, and not of a later one", () => {
-  const made = members({ a: "pending" });
-  assert.deepEqual(made.at(0), { name: "a", state: "pending", group: undefined, since: 1, seen: undefined, retcode: 0 });
-  made.follow({ kind: "began", minion: "a" });
-  assert.deepEqual(made.at(0), { name: "a", state: "active", group: undefined });
+test("an event brings the times and the exit code of the state that it tells of, without a read", () => {
+  const made = new Members();
+  made.put({ a: { state: "pending", since: 1, started: null, retcode: null } });
+  made.follow({ kind: "published", minions: ["a"] }, 5);
+  assert.deepEqual(made.at(0), { name: "a", state: "active", since: 5, started: 5, retcode: null, seen: undefined });
+  made.follow({ kind: "returned", minion: "a", failed: true, retcode: 2 }, 9);
+  assert.deepEqual(made.at(0), { name: "a", state: "failed", since: 9, started: 5, retcode: 2, seen: undefined });
 });
 
 test("the counts of an event agree if none of them differs", () => {
@@ -79,7 +72,7 @@ test("failures come first, then the minions that have run the job longest", () =
   const made = new Members();
   const since = { a: ["completed", 1], b: ["active", 30], c: ["active", 20], d: ["pending", 1], e: ["failed", 40], f: ["pending", 1], g: ["lost", 2] };
   made.put(Object.fromEntries(Object.entries(since).map(([name, [state, at]]) => [name, { state, since: at, seen: at + 5 }])));
-  made.follow({ kind: "began", minion: "f" }); // since when is not read yet: it has just begun
+  made.follow({ kind: "began", minion: "f" }, 50);
   const { places } = made.find("", new Set(), 9);
   assert.deepEqual(places.map((place) => made.names[place]), ["e", "g", "c", "b", "f", "d", "a"]);
   assert.deepEqual([made.at(places[2]).since, made.at(places[2]).seen], [20, 25]);
