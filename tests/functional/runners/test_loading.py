@@ -68,7 +68,6 @@ VERBS = {
 #: Our modules that every salt-run may import.
 LIGHT = {
     "display",
-    "display.terminal",
     "display.text",
     "engine",
     "engine.names",
