@@ -334,7 +334,7 @@ def missing(minions):
     shell.start()
     stage.go_on(lambda: shell.restored, 30)
     spent = cpu()
-    shell.step(facts.Published(jid, time.time() - 100))
+    shell.step(facts.Published(jid, time.time() - 100, tuple(stage.minions)))
     stage.go_on(lambda: shell.machine.total == minions and shell.writer.idle, 120)
     spent = cpu() - spent
     stored = sum(1 for _ in RetryStore(site_of(stage.opts).tables).entries())

@@ -25,7 +25,7 @@ from saltext.jobs.core.options.kinds import (
     whole,
 )
 
-#: The kinds of notices.
+#: The kinds of notices of the job_notices engine.
 NOTICES = ("approval", "paused", "halted", "failed", "dead", "engine", "recovered")
 
 
@@ -164,9 +164,7 @@ class RecorderSettings(EngineSettings):
     """Options under ``job_recorder:``."""
 
     returners: tuple[ReturnerChoice, ...] = option(
-        (),
-        RETURNERS,
-        "returners to record to, each once: names, or mappings of a name to its `ret_config`; none for notices only",
+        (), RETURNERS, "returners to record to, each once: names, or mappings of a name to its `ret_config`"
     )
     include: tuple[str, ...] = option(("*",), GLOBS, "functions whose jobs are recorded")
     exclude: tuple[str, ...] = option(
@@ -174,6 +172,9 @@ class RecorderSettings(EngineSettings):
         GLOBS,
         "functions whose jobs are not recorded; replaces the default, which leaves out the questions of the engines and "
         "presence pings",
+    )
+    events: tuple[str, ...] = option(
+        (), globs("tags of events", "['salt/auth']"), "events that are recorded too, by their tags"
     )
     catch_up: float = option(
         3600.0,
@@ -183,8 +184,8 @@ class RecorderSettings(EngineSettings):
 
 
 @dataclasses.dataclass(frozen=True)
-class NoticesSettings:
-    """Options under ``job_notices:``, of the job_recorder engine."""
+class NoticesSettings(EngineSettings):
+    """Options under ``job_notices:``."""
 
     url: str = option(
         Hidden(""), HIDDEN, "where notices are sent as JSON: `https://` or `http://`, without user and password"
@@ -203,11 +204,6 @@ class NoticesSettings:
     kinds: tuple[str, ...] = option(NOTICES, some_of(*NOTICES), "the kinds of notices that are sent")
     console: str = option("", WEB, "the address of the console, for links to it")
     keep: float = option(86400.0, seconds(60), "after this time a notice that did not arrive is given up")
-
-    @property
-    def targets(self) -> list[str]:
-        """Who gets notices, as statistics name them."""
-        return [*(["notices:webhook"] if self.url else []), *(f"notices:{choice.label}" for choice in self.returners)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,7 @@ answer and do not run it get a moment more, since their returns may be on the wa
 as well. If such a minion is known to have begun the job, the job was interrupted. Where an operator has killed the job, the
 entry is cancelled.
 
-Publishes and kills come in the order in which the master made them: a kill concerns what was published before it. If
-a search of the job cache finds them, they count in the order in which they are found.
+Publishes and kills come in the order in which the master made them: a kill concerns what was published before it.
 
 It must never conclude from a bus event which minion is owed a job and which is not: any accepted minion can forge events.
 The job cache and the log tell that.
@@ -24,9 +23,9 @@ from saltext.jobs.core.functions import NEVER_OWED
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Job, Key, Kind, State
 from saltext.jobs.core.retry.notes import Note, Notes
-from saltext.jobs.core.retry.open_job import MOST_BEGUN, OpenJob, Stage
+from saltext.jobs.core.retry.open_job import OpenJob, Stage
 from saltext.jobs.core.retry.owing import Owing
-from saltext.jobs.core.retry.queue import Queue, Work, matches
+from saltext.jobs.core.retry.queue import Queue, matches
 from saltext.jobs.core.retry.timers import AGAIN, GRACE
 
 #: Seconds for which jobs are gathered into one survey.
@@ -35,16 +34,13 @@ _GATHER = 0.5
 _KILL_DELAY, _KILL_AGAIN = 0.5, 1.0
 #: A job may be judged this many seconds before its deadline.
 _SLACK = 1.0
-#: Seconds for which the job cache may lack a job that was published.
-LATEST = 100.0
 
 
 class Capture:
     """
     The jobs whose outcome is not known yet.
 
-    These timers are set here: ``("open", jid)``; ``("survey",)``, when minions are to be asked which jobs they run; and
-    ``("keys",)``, when the keys of ``claimed`` are to be checked.
+    These timers are set here: ``("open", jid)``; and ``("survey",)``, when minions are to be asked which jobs they run.
 
     :param patience: seconds from a publish to its deadline.
     """
@@ -54,7 +50,6 @@ class Capture:
         self._notes, self._owing = notes, owing
         self.open: dict[str, OpenJob] = {}
         self._surveys = 0
-        self._place = 1  # the number of publishes so far
 
     def _wants(self, job: Job) -> bool:
         """Tell whether a job is kept for absent minions."""
@@ -82,23 +77,8 @@ class Capture:
     def begun(self, jid: str, minion: str) -> None:
         """Note a claim that a minion has begun a job. The minion has no entry for the job."""
         job = self.open.get(jid)
-        if job is not None:
+        if job is not None and minion in job.named:  # others are made up
             job.begun.add(minion)
-            # Such claims can be forged, for made-up names too. So keys are checked once there are many claims.
-            if len(job.begun) > job.most_begun:
-                job.most_begun = 2 * len(job.begun)  # so each name is checked a few times at most
-                self._timers.no_later(("keys",), self._queue.now)
-
-    def claimed(self) -> set[str]:
-        """Return the minions that claim to have begun an open job, for jobs with many such claims."""
-        return {minion for job in self.open.values() if len(job.begun) > MOST_BEGUN for minion in job.begun}
-
-    def forget(self, strangers: Iterable[str]) -> None:
-        """Forget those among ``claimed`` that have no key."""
-        for job in self.open.values():
-            if len(job.begun) > MOST_BEGUN:
-                job.begun.difference_update(strangers)
-                job.most_begun = max(MOST_BEGUN, 2 * len(job.begun))
 
     def recheck(self) -> None:
         """Look again at the jobs that minions without an entry have begun."""
@@ -113,7 +93,7 @@ class Capture:
     def _look_now(self, jid: str) -> None:
         """Look at a job now, unless it is open: an open job is looked at when it is due."""
         if jid not in self.open:
-            self.open[jid] = OpenJob(-math.inf, self._queue.now, self._place)
+            self.open[jid] = OpenJob(-math.inf, self._queue.now)
             self._changed(jid)
             self._later(jid, self._queue.now)
 
@@ -121,21 +101,19 @@ class Capture:
 
     def published(self, fact: facts.Published) -> None:
         """Open a job. An open one gets a new deadline."""
-        self._place += 1
         now = self._queue.now
         at = min(fact.at, now)  # the clock may have been set back since
         job = self.open.get(fact.jid)
         if job is None:
-            job = self.open[fact.jid] = OpenJob(at, now, self._place)
+            job = self.open[fact.jid] = OpenJob(at, now)
             job.signal = fact.signal
         job.known_since = now
-        if fact.minions is not None:
-            job.told(self._place, fact.work, fact.minions)
-        job.published(at)
+        self._notes.published(fact.jid, fact.work, fact.minions, at)
+        job.published(at, fact.minions)
         self._changed(fact.jid)
         job.is_overtaken = job.stage is Stage.READING
-        wait = _KILL_DELAY if job.signal else 0.0 if fact.found else self._patience
-        if job.stage is Stage.WAITING and (job.signal or fact.found):
+        wait = _KILL_DELAY if job.signal else self._patience
+        if job.stage is Stage.WAITING and job.signal:
             self._timers.no_later(("open", fact.jid), max(now, at + wait))
         elif not job.is_overtaken and not job.signal:
             self._later(fact.jid, max(now, at + wait))
@@ -146,29 +124,24 @@ class Capture:
             job.stage, job.is_overtaken = Stage.READING, False
             self._queue.want(facts.Read(jid))
 
-    def read(self, fact: facts.JobRead) -> Work:
+    def read(self, fact: facts.JobRead) -> None:
         """Go on with what the job cache has of a job."""
         job, now = self.open.get(fact.jid), self._queue.now
         if job is None or job.stage is not Stage.READING:
-            return 0
+            return
         if job.is_overtaken:
             self._later(fact.jid, now)
         elif fact.kills:
             self._drop(fact.jid)  # with the note about a kill of the signal itself
-            # Minions that the log has named are left out: the log has told when they were signalled.
-            new = fact.kills[0].minions - self._owing.signalled(fact.jid)
-            if new and job.at > -math.inf:  # else the signal was killed itself, and was carried out before
+            if job.at > -math.inf:  # else the signal was killed itself, and was carried out before
                 for kill in fact.kills:
-                    yield from self.kill(
-                        dataclasses.replace(kill, minions=new, at=job.since, signal=fact.jid), job.place
-                    )
+                    self.kill(dataclasses.replace(kill, at=job.since))
         elif fact.job is None or not self._wants(fact.job):
             self._drop(fact.jid)
         else:
-            yield from self._read(job, fact, fact.job)
-        return 0
+            self._read(job, fact, fact.job)
 
-    def _read(self, job: OpenJob, fact: facts.JobRead, read: Job) -> Work:
+    def _read(self, job: OpenJob, fact: facts.JobRead, read: Job) -> None:
         now = self._queue.now
         if job.signal:
             job.signal = False
@@ -176,53 +149,48 @@ class Capture:
         # The record may be older than the first publish that is known.
         job.job = dataclasses.replace(read, published_at=min(read.published_at, job.since))
         if now >= self._queue.end_of_job(job.job):
-            self._notes.strike(fact.jid, fact.returned)
+            self._notes.strike(fact.jid, fact.returned, ())
             end = self._queue.end_of_job(read)
             if now < end:  # a search may find it again without knowing of the earlier publish
                 self._later(fact.jid, end)
             else:
                 self._drop(fact.jid, is_over=True)
-            return 0
-        spared = job.spared(read.digest)
-        self._notes.spare(fact.jid, spared)
-        self._owing.spare(fact.jid, spared)
+            return
+        job.named |= fact.minions
+        self._notes.republished(fact.jid, read.digest)
         if now < job.at + self._patience - _SLACK:
             self._later(fact.jid, job.at + self._patience)
         else:
-            yield from self._judge(job, job.job, fact)
-        return 0
+            self._judge(job, job.job, fact)
 
-    def _judge(self, open_job: OpenJob, job: Job, fact: facts.JobRead) -> Work:
+    def _judge(self, open_job: OpenJob, job: Job, fact: facts.JobRead) -> None:
         note, known = self._notes.get(job.jid), self._queue.minions_of(job.jid)
         missing = fact.missing.difference(known, note.settled, self._queue.settings.syndics)
         # The note keeps minions that are neither missing nor struck off here: their keys may be accepted later.
-        self._notes.strike(job.jid, fact.returned.union(known))
+        self._notes.strike(job.jid, fact.returned, known)
         open_job.begun -= fact.returned
         unasked = missing - open_job.surveyed
         # Claims of minions whose keys are not accepted now count too: the job may be found again once they are accepted.
-        claims = open_job.claims(missing).difference(known, note.settled)
+        claims = open_job.begun.difference(known, note.settled)
         self._notes.add(job.jid, self._queue.end_of_job(job), claims)
         if unasked:
             open_job.stage, open_job.asking = Stage.TO_ASK, set(unasked)
             self._timers.no_later(("survey",), self._queue.now + _GATHER)
-            return 0
+            return
         # Some minions report only after the survey, in reply to another question, that they have begun the job. Their
         # entries count as under way, so they are asked before the job is held: claims can be forged, and a minion with
         # records knows better.
         there = missing & open_job.idle
         begun = "it has begun the job, and no longer runs it"
-        yield from self._owe(
-            open_job, job, there, begun, "it is there, but has neither run nor returned the job", alive=True
-        )
+        self._owe(open_job, job, there, begun, "it is there, but has neither run nor returned the job", alive=True)
         if open_job.is_overtaken:
             self._later(job.jid, self._queue.now)
         else:
             self._close(job.jid)
-        return 0
 
     def _owe(
         self, open_job: OpenJob, job: Job, minions: Iterable[str], begun: str, missed: str, alive: bool = False
-    ) -> Work:
+    ) -> None:
         """
         Queue a job for minions. Where an operator has killed it, the entry is cancelled in that operator's name.
 
@@ -233,34 +201,26 @@ class Capture:
             if minion in note.settled:
                 continue
             if minion in note.killed:
-                self._owing.owe(job, minion, State.CANCELLED, f"killed by {note.killed[minion]}")
+                self._owing.owe(job, minion, State.CANCELLED, f"killed by {note.killed[minion][0]}")
             elif minion in note.begun or minion in open_job.begun:
                 self._notes.add(job.jid, self._queue.end_of_job(job), (minion,))  # there may be no room for an entry
                 self._owing.owe(job, minion, State.RUNNING, begun, alive)
             else:
                 self._owing.owe(job, minion, State.PENDING, missed, alive)
-            yield 1
-        self._notes.strike(job.jid, self._queue.minions_of(job.jid))  # not those for which there was no room
-        return 0
+        self._notes.strike(job.jid, (), self._queue.minions_of(job.jid))  # not those for which there was no room
 
-    def kill(self, kill: facts.Kill, place: int | None = None) -> Work:
-        """
-        Cancel what an operator has killed: at once where there are entries, elsewhere once it is known what the minions do.
-
-        :param place: the number of publishes before the kill; None for all so far.
-        """
-        place, jids = self._place if place is None else place, [kill.jid]
+    def kill(self, kill: facts.Kill) -> None:
+        """Cancel what an operator has killed: at once where there are entries, elsewhere once the job is read."""
+        kill, jids = dataclasses.replace(kill, at=min(kill.at, self._queue.now)), [kill.jid]
         if not kill.jid:
-            waiting = {jid for jid, job in self.open.items() if not job.signal and job.place <= place}
+            waiting = {jid for jid, job in self.open.items() if not job.signal and job.since <= kill.at}
             jids = sorted(waiting.union(jid for jid, note in self._notes.by_jid.items() if note.begun))
-        killed = dict.fromkeys(sorted(kill.minions), kill.user)
+        killed = dict.fromkeys(sorted(kill.minions), (kill.user, kill.at))
         for jid in jids:
             # The note is stored before the signal counts as settled. The look strikes off minions that returned the job.
             self._notes.add(jid, self._queue.now + self._queue.settings.ttl, killed=killed)
             self._look_now(jid)
-            self.open[jid].kills.append((place, kill.minions))
-            self._changed(jid)
-        return self._owing.killed(kill)
+        self._owing.killed(kill)
 
     # -- surveys ------------------------------------------------------------------------------------------------------
 
@@ -275,21 +235,20 @@ class Capture:
         if minions:
             self._queue.want(facts.Inquire(self._surveys, tuple(sorted(minions))))
 
-    def surveyed(self, fact: facts.Surveyed) -> Work:
+    def surveyed(self, fact: facts.Surveyed) -> None:
         """Queue the jobs for the minions that did not answer."""
         for minion, jids in fact.running.items():
             for jid in jids:
                 self.begun(jid, minion)  # even if the minion was not asked about that job
         for job in list(self.open.values()):
             if job.stage is Stage.ASKING and job.survey == fact.number and job.job is not None:
-                yield from self._surveyed(job, job.job, fact)
-        return 0
+                self._surveyed(job, job.job, fact)
 
-    def _surveyed(self, open_job: OpenJob, job: Job, fact: facts.Surveyed) -> Work:
+    def _surveyed(self, open_job: OpenJob, job: Job, fact: facts.Surveyed) -> None:
         jid = job.jid
         if open_job.asking & fact.unasked:
             self._later(jid, self._queue.now + AGAIN)
-            return 0
+            return
         asked, open_job.asking = open_job.asking, set()
         open_job.surveyed |= asked
         # Including minions that were asked about other jobs only: a further part of this job may be recorded later.
@@ -297,17 +256,16 @@ class Capture:
         silent = asked - fact.running.keys()
         open_job.idle |= asked - running - silent
         # Claims that came since the job was read, including those of minions whose keys are not accepted now.
-        claims = open_job.claims(asked).difference(self._queue.minions_of(jid), self._notes.get(jid).settled)
+        claims = open_job.begun.difference(self._queue.minions_of(jid), self._notes.get(jid).settled)
         self._notes.add(jid, self._queue.end_of_job(job), running | claims)
         begun = "it has begun the job, and does not answer"
-        yield from self._owe(open_job, job, silent, begun, "it did not return the job and does not answer")
+        self._owe(open_job, job, silent, begun, "it did not return the job and does not answer")
         if open_job.stage is not Stage.ASKING:
-            return 0  # it was published again meanwhile
+            return  # it was published again meanwhile
         if open_job.idle:
             self._later(jid, self._queue.now + GRACE)
         else:
             self._close(jid)
-        return 0
 
     def unreadable(self, jid: str) -> None:
         """A job could not be read: try again later, as long as it can be owed."""
@@ -318,7 +276,7 @@ class Capture:
             self._later(jid, now + (_KILL_AGAIN if job.signal else AGAIN))
             return
         # The job may have a longer time to live of its own, and a search may find it again.
-        self._notes.add(jid, now + self._queue.settings.ttl, job.claims(()))
+        self._notes.add(jid, now + self._queue.settings.ttl, job.begun)
         self._close(jid)
         told = f"Who missed job {jid} is not known: the log could not be read in its time to live"
         if job.at > -math.inf:  # otherwise this was reported before

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,19 +32,15 @@ class Effect:
 @dataclass(frozen=True)
 class Published(Fact):
     """
-    This master published a job at ``at``. ``signal``: it may be a signal to other jobs; the job cache tells.
-
-    ``found``: a search of the job cache has found it. Otherwise the log has it: then ``minions`` are those that it was for,
-    None if they are too many, and ``work`` is the digest of its functions and arguments. What a search finds may be a
-    replay; of the log's records, replays are left out.
+    This master published a job at ``at`` for ``minions``. ``work``: the digest of its functions and arguments. ``signal``:
+    it may be a signal to other jobs; its record tells.
     """
 
     jid: str
     at: float
-    found: bool = False
-    signal: bool = False
-    minions: tuple[str, ...] | None = None
+    minions: tuple[str, ...]
     work: str = ""
+    signal: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,28 +48,23 @@ class Kill(Fact):
     """
     This master published a signal, in the name of ``user``: for a job, or for all that minions run if ``jid`` is empty.
 
-    ``at``: when that was. A signal for all does not concern jobs that were published later. ``signal``: the signal's own
-    jid; empty if that is not known. ``spared``: those of the minions to which the job was published again since.
+    ``at``: when that was. A signal for all does not concern jobs that were published later.
     """
 
     jid: str
     minions: frozenset[str]
     user: str
     at: float = math.inf
-    signal: str = ""
-    spared: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Returned(Fact):
     """
-    The log has the returns of a job from these minions, and none from the ``missing`` ones. ``searched``: a look
-    found the returns, so they may be old.
+    The log has the returns of a job from these minions. ``searched``: a look found the returns, so they may be old.
     """
 
     jid: str
     minions: frozenset[str]
-    missing: frozenset[str] = frozenset()
     searched: bool = False
 
 
@@ -124,12 +115,14 @@ class JobRead(Fact):
     """
     What the log has of a job.
 
-    ``job``: None if this master did not publish it, or it is gone. ``missing``: minions with an accepted key that have not
-    returned it. ``returned``: minions that have. ``kills``: what it signals, if it is a signal.
+    ``job``: None if this master did not publish it, or it is gone. ``minions``: those that it was published to; of them,
+    ``missing`` ones have an accepted key and have not returned it, and ``returned`` ones have. ``kills``: what it signals,
+    if it is a signal.
     """
 
     jid: str
     job: Job | None
+    minions: frozenset[str] = frozenset()
     missing: frozenset[str] = frozenset()
     kills: tuple[Kill, ...] = ()
     returned: frozenset[str] = frozenset()
@@ -238,20 +231,18 @@ class KeysRead(Fact):
 class Restored(Fact):
     """
     The engine has started, and the machine has taken up what the store held. ``notes``: by jid. ``open``: by jid, the jobs
-    whose outcome is not known. ``kills``: the last ones.
+    whose outcome is not known.
     """
 
     notes: Mapping[str, Note] = field(default_factory=dict)
     open: Mapping[str, OpenJob] = field(default_factory=dict)
-    kills: Iterable[Kill] = ()
 
 
 @dataclass(frozen=True)
 class Requested(Fact):
     """
     An operator asks for something. ``do`` names the function of ``owing.py`` that does it, with the arguments ``given``.
-    What it returns is the answer. Requests are carried out in their order, one after the other, and a long one takes several
-    steps.
+    What it returns is the answer.
     """
 
     do: str
@@ -298,7 +289,7 @@ class LookUp(Effect):
 
 @dataclass(frozen=True)
 class FindReturns(Effect):
-    """Look for returns that may have been missed; then give Returned, unless the job cache cannot be read."""
+    """Look for returns that the log may not have told of; then give Returned, unless the job cache cannot be read."""
 
     jid: str
     minions: tuple[str, ...]

@@ -22,10 +22,8 @@ minion or of this engine, with lost events, and with each sweep.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from saltext.jobs.core.delivery.known import Evidence
@@ -36,31 +34,23 @@ from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.openings import Openings
 from saltext.jobs.core.retry.outbox import Outbox, Purpose
 from saltext.jobs.core.retry.owing import Owing
-from saltext.jobs.core.retry.queue import Queue, Work
+from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import GATHERINGS, Replays
-from saltext.jobs.core.retry.timers import AGAIN, Timers
+from saltext.jobs.core.retry.timers import Timers
 from saltext.jobs.core.retry.turns import Turns
 
 if TYPE_CHECKING:
     from saltext.jobs.core.options.engines import RetrySettings
 
-#: Most seconds from a replay to its record in the job cache; seconds by which the time of such a record may be wrong.
-_RECORDED, _SLACK = 10.0, 1.0
+#: Seconds by which the time of a publish may be wrong.
+_SLACK = 1.0
 #: Seconds for which events about keys, which may be forged, are gathered into one look at the keys.
 _KEYS_CHANGED = 1.0
-#: Entries that a fact or a request changes in one step, and timers that ring in one.
-_PART_CHANGED = 10_000
-#: Entries that are looked at in one step, and seconds before the next ones, so that other facts get their turn.
-_PART, _PAUSE = 30_000, 0.05
-#: Most minions whose returns are looked for in one go: the machine takes the answer in one step.
-_LOOK = 10_000
 
 
 class Retry:
     """
-    The retry queue of one master. ``part``: how many entries a fact or a request changes in one step, and how many timers
-    ring in one. Until the rest of a fact is done, nothing is published, and no later fact or request of several steps goes
-    on.
+    The retry queue of one master.
 
     :param patience: seconds after which a published job should have been returned or be running.
     :param paused: whether replays begin paused.
@@ -69,7 +59,6 @@ class Retry:
 
     def __init__(self, settings: RetrySettings, patience: float, paused: bool = False, acks: bool = True) -> None:
         self.settings = settings
-        self.part = _PART_CHANGED
         self._timers = Timers()
         self.openings = Openings(settings, self._timers)
         self.queue = Queue(settings, self._timers, self.openings, acks)
@@ -79,21 +68,15 @@ class Retry:
         self._notes = Notes(self._timers, self.queue.changed)
         self.owing = Owing(self.queue, self._notes, self.turns, self.replays)
         self.capture = Capture(self.queue, self._notes, self.owing, patience)
-        # What is still to be looked at because events may have been missed.
-        self._looks_left, self._minions_left = iter(tuple[facts.FindReturns]()), deque[str]()
-        # What is not finished of facts about many minions, and of requests. And by jid: minions whose time for that job
-        # is over.
-        self._facts, self._requests, self._over = deque[Work](), deque[Work](), dict[str, list[str]]()
         # What the shell asks.
         self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
         self.entry, self.entries, self.minions_of = self.queue.entry, self.queue.entries, self.queue.minions_of
         self.notes = self._notes.by_jid
 
         replays, capture = self.replays, self.capture
-        # A handler that may need several steps returns Work.
-        self.handlers: Mapping[type, Callable[[Any], Work | object]] = {
+        self.handlers: Mapping[type, Callable[[Any], object]] = {
             facts.Published: self._published,
-            facts.Returned: self._returned,
+            facts.Returned: replays.returned,
             facts.Kill: capture.kill,
             facts.Acknowledged: self._acknowledged,
             facts.SignOfLife: self._sign_of_life,
@@ -106,7 +89,7 @@ class Retry:
             facts.Claimed: replays.claimed,
             facts.Sent: replays.sent,
             facts.Unreadable: self._unreadable,
-            facts.KeysRead: self._keys_read,
+            facts.KeysRead: self.owing.keys_read,
             facts.Restored: self._restored,
             facts.Requested: self._requested,
             facts.Tick: lambda _fact: None,  # what is due is done after every fact
@@ -121,12 +104,10 @@ class Retry:
             "minion": replays.begin,
             "replay": functools.partial(replays.doubt, Evidence.DUE),
             "sweep": self._sweep,
-            "again": self._look_at_part,
-            "work": self._work,
             "survey": lambda: self.outbox.line_up(Purpose.SURVEY),
             "rate": lambda: None,  # what may be published is published after every fact
         }
-        self._released: Mapping[Purpose, Callable[[str, tuple[str, ...]], Work | object]] = {
+        self._released: Mapping[Purpose, Callable[[str, tuple[str, ...]], object]] = {
             Purpose.JOB: replays.claim,
             Purpose.PING: lambda _, minions: self.queue.want(facts.Ping(minions)),
             Purpose.QUESTION: replays.ask,
@@ -139,11 +120,6 @@ class Retry:
     def next_due(self) -> float | None:
         """When a Tick is next due, in Unix time."""
         return self._timers.next()
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether the rest of a fact is still to be done."""
-        return bool(self._facts)
 
     @property
     def total(self) -> int:
@@ -178,42 +154,26 @@ class Retry:
         Effects are begun in this order. Only an Answer waits, for the Saves before it.
         """
         self.queue.now = max(now, self.queue.now)
-        self._take_on(self.handlers[type(fact)](fact))
-        for key in itertools.islice(self._timers.due(self.queue.now), self.part):
+        self.handlers[type(fact)](fact)
+        for key in self._timers.due(self.queue.now):
             self._timed[key[0]](*key[1:])
-        for jid in list(self._over):
-            self.queue.want(facts.FindReturns(jid, tuple(self._over.pop(jid))))
-        released = self.outbox.release(self.queue.now)
-        # The rest of a fact may be a kill of what would be sent.
-        while not self._facts and (publish := next(released, None)) is not None:
-            self._take_on(self._released[publish[0]](*publish[1:]))
+        for purpose, jid, minions in self.outbox.release(self.queue.now):
+            self._released[purpose](jid, minions)
         return self.queue.take_due()
-
-    def _take_on(self, work: Work | object) -> None:
-        if isinstance(work, Generator):
-            self._facts.append(work)
-            if len(self._facts) == 1:
-                self._work()
 
     # -- facts from the bus, and what makes up for lost events --------------------------------------------------------
 
     def _published(self, fact: facts.Published) -> None:
-        # It may be a replay. To take another publish for a replay does no harm: its minions know the jid already.
-        is_replay = fact.found and fact.at <= self.queue.replayed.get(fact.jid, 0.0) + _RECORDED
-        if fact.jid in self.queue.jobs and not is_replay:
+        if fact.jid in self.queue.jobs:
             self.queue.republished[fact.jid] = fact.at + _SLACK
-        if fact.minions is not None and not is_replay:
-            self.owing.published(fact.jid, fact.minions, min(fact.at, self.queue.now))
+        self.owing.published(fact.jid, fact.minions, min(fact.at, self.queue.now))
         self.capture.published(fact)
 
-    def _returned(self, fact: facts.Returned) -> Work:
-        return self.replays.returned(fact)
-
-    def _surveyed(self, fact: facts.Surveyed) -> Work:
+    def _surveyed(self, fact: facts.Surveyed) -> None:
         for minion, jids in fact.running.items():
             for jid in jids:  # perhaps jobs that it seemed to have missed
                 self.replays.acknowledged(facts.Acknowledged(minion, jid), proven=True)
-        return self.capture.surveyed(fact)
+        self.capture.surveyed(fact)
 
     def _acknowledged(self, fact: facts.Acknowledged) -> None:
         if self.queue.has(fact.minion, fact.jid):
@@ -226,47 +186,23 @@ class Retry:
         self.owing.alive(fact.minions)
 
     def _look_again(self, returns: bool = True) -> None:
-        """Look, in parts, at all that waits for an event, since events may have been missed."""
-        if returns:
-            self._looks_left = self._looks(tuple(self.queue.jobs))
-        self._minions_left = deque(self.queue.backlogs)
-        self._look_at_part()
-
-    def _looks(self, jids: Iterable[str]) -> Iterator[facts.FindReturns]:
-        """Yield looks for the returns of these jobs. A job with many minions takes several looks."""
-        for jid in jids:
-            owed = self.queue.minions_of(jid)
-            for start in range(0, len(owed), _LOOK):
-                yield facts.FindReturns(jid, tuple(owed[start : start + _LOOK]))
-
-    def _look_at_part(self) -> None:
-        left, minions = _PART, []
-        while left > 0 and (look := next(self._looks_left, None)) is not None:
-            left -= len(look.minions)
-            self.queue.want(look)
-        while self._minions_left and left > 0:
-            minion = self._minions_left.popleft()
-            backlog = self.queue.backlogs.get(minion)
-            if backlog is None:
-                continue
-            left -= len(backlog.entries)
+        """Look at all that waits for an event, since events may have been missed."""
+        for jid in self.queue.jobs if returns else ():
+            self.queue.want(facts.FindReturns(jid, tuple(self.queue.minions_of(jid))))
+        for minion, backlog in list(self.queue.backlogs.items()):
             backlog.free_at = 0.0  # it may have restarted
             if backlog.replay is not None:
                 self.replays.doubt(Evidence.GAP, minion)
-                continue
-            minions.append(minion)
-            if any(entry.state in UNDER_WAY for entry in backlog.entries.values()):
+            elif any(entry.state in UNDER_WAY for entry in backlog.entries.values()):
                 self.turns.wake(minion, self.queue.now)
-        self.turns.ping(minions)
-        if left <= 0:
-            self._timers.set(("again",), self.queue.now + _PAUSE)
+        self.turns.ping_without_replay(self.queue.backlogs)
 
     def _sweep(self) -> None:
         self._timers.set(("sweep",), self.queue.now + self.settings.sweep)
         self.capture.recheck()
         if self.queue.backlogs:
             self._check_keys()
-            self._look_again()
+            self._look_again(returns=False)
 
     def _opening_due(self, *hours: str) -> None:
         opened, shut, told = self.openings.due((hours[0], hours[1]), self.queue.now)
@@ -287,42 +223,18 @@ class Retry:
             self._timers.no_later(("keys",), self.queue.now + _KEYS_CHANGED)
 
     def _check_keys(self) -> None:
-        """Find out which minions have no key: of those with entries, and of those that claim to have begun an open job."""
-        self.queue.want(facts.CheckKeys((*self.queue.backlogs, *self.capture.claimed())))
-
-    def _keys_read(self, fact: facts.KeysRead) -> Work:
-        if not fact.none:  # otherwise they could not be read
-            self.capture.forget(fact.gone)
-        return self.owing.keys_read(fact)
+        """Find out which minions with entries have no key."""
+        self.queue.want(facts.CheckKeys(tuple(self.queue.backlogs)))
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
     def _requested(self, fact: facts.Requested) -> None:
-        self._requests.append(self.carry_out(fact))
-        if len(self._requests) == 1 and not self._facts:
-            self._work()
-
-    def carry_out(self, fact: facts.Requested) -> Work:
         """Do what an operator requests, and answer."""
         try:
-            done: Work | int = getattr(self.owing, fact.do)(**fact.given)
-            answer = facts.Answer((yield from done) if isinstance(done, Generator) else done)
+            answer = facts.Answer(getattr(self.owing, fact.do)(**fact.given))
         except Exception as exc:
             answer = facts.Answer(failed=exc)
         self.queue.want(answer)
-        return 0
-
-    def _work(self) -> None:
-        """Do a part of what is not finished: of facts, in their order, before all requests."""
-        left = self.part
-        self._timers.set(("work",), self.queue.now + _PAUSE)
-        while left > 0 and (unfinished := self._facts or self._requests):
-            work = unfinished.popleft()
-            if (changed := next(work, None)) is not None:
-                unfinished.appendleft(work)
-                left -= changed
-        if not self._facts and not self._requests:
-            self._timers.cancel(("work",))
 
     def take_up(self, jobs: Mapping[str, Job], entries: Iterable[Entry], now: float) -> None:
         """Take up a part of what the store holds. This comes before Restored, and has no effects."""
@@ -334,7 +246,6 @@ class Retry:
     def _restored(self, fact: facts.Restored) -> None:
         self._timers.set(("sweep",), self.queue.now)
         self.capture.restore(fact.notes, fact.open)
-        self.owing.kills.update(dict.fromkeys(fact.kills, self.queue.now))
 
     def _end_due(self, minion: str) -> None:
         following = math.inf
@@ -345,8 +256,7 @@ class Retry:
             elif entry.state in ENDED:
                 self.owing.remove(entry)
             else:
-                # It expires once a look at the job cache finds no return.
-                self._over.setdefault(entry.jid, []).append(minion)
-                following = min(following, self.queue.now + AGAIN)
+                self.replays.end(entry, State.EXPIRED, "its time to live has passed")
+                following = min(following, self.queue.end_of(entry))
         if minion in self.queue.backlogs:
             self._timers.no_later(("end", minion), following)

@@ -22,29 +22,44 @@ from saltext.jobs.core.retry.timers import Timers
 class Note:
     """
     ``until``: Unix time until which the job can be owed. ``begun``: minions that have begun it. ``settled``: minions that
-    are no longer owed it, whatever the job cache says. ``killed``: ``{minion: user}``: where it was killed, and by whom.
+    are no longer owed it, whatever the job cache says. ``killed``: ``{minion: (user, Unix time)}``: where it was killed, by
+    whom and when. ``again``: ``{digest: minions}``: where something was published under its jid since; if that is the same
+    job, its kill does not count there any more.
     """
 
     until: float
     begun: set[str] = field(default_factory=set)
     settled: set[str] = field(default_factory=set)
-    killed: dict[str, str] = field(default_factory=dict)
+    killed: dict[str, tuple[str, float]] = field(default_factory=dict)
+    again: dict[str, set[str]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.begun or self.settled or self.killed)
 
     def as_record(self) -> dict[str, Any]:
-        names = {"begun": sorted(self.begun), "settled": sorted(self.settled)}
-        return {"until": self.until, **names, "killed": dict(self.killed)}
+        return {
+            "until": self.until,
+            "begun": sorted(self.begun),
+            "settled": sorted(self.settled),
+            "killed": {minion: list(kill) for minion, kill in self.killed.items()},
+            "again": {work: sorted(minions) for work, minions in self.again.items()},
+        }
+
+    def was_killed(self, minion: str, since: float) -> bool:
+        """Tell whether it was killed on a minion after a request of that time."""
+        is_killed = minion in self.killed and not any(minion in minions for minions in self.again.values())
+        return is_killed and since <= self.killed[minion][1]
 
     @classmethod
     def from_record(cls, record: Any) -> Note:
         """Return the note that a stored record describes. :raises ValueError: when it describes none."""
         try:
-            note = cls(float(record["until"]), set(record["begun"]), set(record["settled"]), dict(record["killed"]))
-        except (KeyError, TypeError) as exc:
+            killed = {minion: (str(user), float(at)) for minion, (user, at) in record["killed"].items()}
+            again = {work: set(minions) for work, minions in record["again"].items()}
+            note = cls(float(record["until"]), set(record["begun"]), set(record["settled"]), killed, again)
+        except (KeyError, TypeError, AttributeError) as exc:
             raise ValueError(f"{type(exc).__name__}: {exc}") from exc
-        names = (*note.begun, *note.settled, *note.killed, *note.killed.values())
+        names = (*note.begun, *note.settled, *note.killed)
         if not math.isfinite(note.until) or not all(isinstance(name, str) for name in names):
             raise ValueError("it is no note about a job")
         return note
@@ -72,7 +87,7 @@ class Notes:
         until: float,
         begun: Iterable[str] = (),
         settled: Iterable[str] = (),
-        killed: Mapping[str, str] | None = None,
+        killed: Mapping[str, tuple[str, float]] | None = None,
     ) -> None:
         """Add minions to the note about a job, for at least as long as it can be owed."""
         note = self.by_jid.get(jid) or Note(0.0)
@@ -80,26 +95,36 @@ class Notes:
         note.until = max(note.until, until)
         note.begun.update(begun)
         note.settled.update(settled)
-        note.killed.update(killed or {})
+        if killed:
+            note.killed.update(killed)
+            note.again = {work: minions - killed.keys() for work, minions in note.again.items()}
         if note and (killed is not None or (note.until, len(note.begun), len(note.settled)) > known):
             self.restore(jid, note)
             self._changed[Key(Kind.NOTE, jid)] = None
 
-    def spare(self, jid: str, minions: Iterable[str]) -> None:
-        """Forget that a job was killed on these minions: it was published to them again."""
-        self._strike(jid, set(), self.get(jid).killed.keys() & set(minions))
+    def published(self, jid: str, work: str, minions: Iterable[str], at: float) -> None:
+        """Something was published under the jid of a job, perhaps after it was killed there."""
+        note = self.get(jid)
+        if there := {minion for minion in note.killed.keys() & minions if at > note.killed[minion][1]}:
+            note.again.setdefault(work, set()).update(there)
+            self._changed[Key(Kind.NOTE, jid)] = None
 
-    def strike(self, jid: str, minions: Iterable[str]) -> None:
-        """Strike minions off the note about a job: they have returned it, or they have an entry."""
-        gone, note = set(minions), self.get(jid)
-        self._strike(jid, note.begun & gone, note.killed.keys() & gone)
+    def republished(self, jid: str, work: str) -> None:
+        """A job with this digest has the jid: forget its kills where it was published again since."""
+        self._strike(jid, set(), self.get(jid).again.get(work, set()))
+
+    def strike(self, jid: str, returned: Iterable[str], known: Iterable[str]) -> None:
+        """Strike minions off the note about a job: they have returned it, or are known in another way."""
+        note, gone = self.get(jid), set(returned)
+        self._strike(jid, note.begun & gone.union(known), note.killed.keys() & gone)
 
     def _strike(self, jid: str, begun: set[str], killed: set[str]) -> None:
         if not begun and not killed:
             return
         note = self.by_jid[jid]
         note.begun -= begun
-        note.killed = {minion: user for minion, user in note.killed.items() if minion not in killed}
+        note.killed = {minion: kill for minion, kill in note.killed.items() if minion not in killed}
+        note.again = {work: minions - killed for work, minions in note.again.items() if minions - killed}
         if note:
             self._changed[Key(Kind.NOTE, jid)] = None
         else:

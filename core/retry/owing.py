@@ -7,22 +7,19 @@ operator asks for goes through all looks and questions of a replay.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Asker, Entry, Job, State
+from saltext.jobs.core.retry.entry import ENDED, TRANSITIONS, UNDER_WAY, Asker, Entry, Job, State
 from saltext.jobs.core.retry.notes import Notes
 from saltext.jobs.core.retry.policy import LONGEST_BACKOFF
-from saltext.jobs.core.retry.queue import Queue, Work
+from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.turns import Turns
 
 #: Seconds before keys that were not found are looked for again: as a rule, and if one of those minions seems to be there.
 _KEYS_AGAIN, _KEYS_SOON = 30.0, 0.5
-#: Seconds for which a kill is remembered at least, since an earlier request may be carried out after it.
-_REMEMBERED = 600.0
 #: States in which something may still happen by itself.
 _OPEN = frozenset(State) - ENDED
 
@@ -34,7 +31,6 @@ class Owing:
         self._queue, self._notes, self._turns, self._replays = queue, notes, turns, replays
         # Minions without a key at the last look, and when jobs were published to each since, by jid.
         self.keyless: dict[str, dict[str, float]] = {}
-        self.kills: dict[facts.Kill, float] = {}  # the remembered kills, and when each was taken
 
     # -- entries come -------------------------------------------------------------------------------------------------
 
@@ -73,41 +69,17 @@ class Owing:
 
     # -- entries end, and go ------------------------------------------------------------------------------------------
 
-    def killed(self, kill: facts.Kill) -> Work:
+    def killed(self, kill: facts.Kill) -> None:
         """Cancel what an operator has killed on these minions, except what was asked for by hand since."""
-        known = self.signalled(kill.signal)  # if the log tells of it again, newer entries are of a later publish
-        self.kills[dataclasses.replace(kill, at=min(kill.at, self._queue.now))] = self._queue.now
         there = [entry for minion in sorted(kill.minions) for entry in self._queue.of(minion, kill.jid or None)]
-        met = (entry for entry in there if entry.minion not in known or entry.queued <= kill.at)
-        return self._each(met, _OPEN, lambda entry: self._cancel_killed(kill, entry))
-
-    def signalled(self, signal: str) -> set[str]:
-        """Return the minions for which kills by the signal with this jid have been taken."""
-        return {minion for kill in self.kills if kill.signal == signal for minion in kill.minions}
-
-    def spare(self, jid: str, minions: Collection[str]) -> None:
-        """A job was published again to these minions: the next engine must not apply earlier kills of it to them."""
-        for kill in [kill for kill in self.kills if kill.jid == jid]:
-            taken = self.kills.pop(kill)
-            self.kills[dataclasses.replace(kill, spared=kill.spared | kill.minions.intersection(minions))] = taken
-
-    def forget_kills(self, searched_from: float, found: Collection[str]) -> None:
-        """
-        Forget old kills, except those that a search may find again.
-
-        :param searched_from: no search begins long before that. ``found``: jids that were found and are still to be read.
-        """
-        latest = min(self._queue.now, searched_from) - _REMEMBERED
-        for kill in [kill for kill, taken in self.kills.items() if taken < latest and kill.signal not in found]:
-            del self.kills[kill]
+        self._each(there, _OPEN, lambda entry: self._cancel_killed(kill, entry))
 
     def _cancel_killed(self, kill: facts.Kill, entry: Entry) -> None:
         # A job that the queue has not sent runs from the operator's own publish.
         sent_at = entry.sent_at or self._queue.jobs[entry.jid].published_at
         is_there = entry.state in UNDER_WAY or (entry.state is State.PENDING and entry.begun_at > 0.0)
         is_sent = is_there and sent_at <= kill.at
-        is_owed = entry.state not in ENDED and entry.wanted_at <= kill.at
-        if is_owed if kill.jid else is_sent:
+        if entry.wanted_at <= kill.at if kill.jid else is_sent:
             self._replays.end(entry, State.CANCELLED, f"killed by {kill.user}")
 
     def remove(self, entry: Entry) -> None:
@@ -130,7 +102,7 @@ class Owing:
         for minion in self.keyless.keys() & minions:
             self.keyless[minion][jid] = at
 
-    def keys_read(self, fact: facts.KeysRead) -> Work:
+    def keys_read(self, fact: facts.KeysRead) -> None:
         """
         Cancel what is owed to minions whose keys are gone. A key is gone if two looks did not find it, or if the second look
         finds a new key. A new key is that of another machine: what was published since is for that machine. If no minion has
@@ -141,7 +113,7 @@ class Owing:
         if fact.none and len(known) > 1 and gone == known:
             told = f"None of the {len(known)} minions with a queue has a key: that is not believed"
             self._queue.want(facts.Warn(told))
-            return 0
+            return
         suspects, self.keyless = self.keyless, {minion: self.keyless.get(minion, {}) for minion in gone}
         for minion in sorted((gone | fact.renewed.keys()) & suspects.keys() & known):
             made_at, published = fact.renewed.get(minion, math.inf), suspects[minion]
@@ -152,10 +124,8 @@ class Owing:
                 if entry.state not in ENDED:
                     self._replays.end(entry, State.CANCELLED, "the minion's key was deleted")
                 self.remove(entry)
-                yield 1
         if self.keyless.keys() - suspects:
             self._queue.timers.no_later(("keys",), self._queue.now + _KEYS_AGAIN)
-        return 0
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
@@ -168,7 +138,7 @@ class Owing:
         asker: Asker | None,
         is_new_load: bool = False,
         wanted_at: float = math.inf,
-    ) -> Work:
+    ) -> int:
         """
         Queue a job for minions. An entry that has ended becomes pending again. Returns how many entries are new, or pending
         again.
@@ -183,10 +153,10 @@ class Owing:
             job = self._queue.replace(known, job.load) if is_new_load else known
         for minion in dict.fromkeys(minions):
             entry = self._queue.entry(minion, job.jid)
-            if entry is None:
-                # An entry that was killed since would end at once, and hide a publish that follows the kill.
-                is_over = any(wanted_at <= kill.at for kill in self._kills_of(minion, job.jid))
-                entry = None if is_over else self._add(job, minion, reason, self._queue.now + ttl)
+            if self._was_killed(minion, job.jid, wanted_at):
+                entry = None
+            elif entry is None:
+                entry = self._add(job, minion, reason, self._queue.now + ttl)
             elif entry.state in ENDED:
                 self._queue.renew(entry, self._queue.now + ttl, reason)
             else:
@@ -195,12 +165,10 @@ class Owing:
                 self._queue.touch(entry)
                 entry = None
             if entry is not None:
-                entry.named, entry.asker = named, asker
-                self._want(entry, wanted_at)
+                entry.named, entry.asker, entry.wanted_at = named, asker, min(wanted_at, self._queue.now)
                 count += 1
             if minion in self._queue.backlogs:
                 self._turns.ping((minion,))
-            yield 1
         return count
 
     def replay(self, minion: str) -> int:
@@ -221,19 +189,29 @@ class Owing:
         jid: str | None = None,
         asker: Asker | None = None,
         wanted_at: float = math.inf,
-    ) -> Work:
+    ) -> int:
         """Make held and dead entries pending again. ``wanted_at`` as above. Returns how many."""
 
         def try_again(entry: Entry) -> None:
             ttl = self._queue.ttl_of(self._queue.jobs[entry.jid])
-            entry.asker = asker or entry.asker
+            entry.asker, entry.wanted_at = asker or entry.asker, min(wanted_at, self._queue.now)
             self._queue.renew(entry, self._queue.now + ttl, "an operator wants it tried again")
-            self._want(entry, wanted_at)
             self._turns.ping((entry.minion,))
 
-        return self._each(self._queue.of(minion, jid), {State.HELD, State.DEAD}, try_again)
+        there = self._queue.of(minion, jid)
+        there = [entry for entry in there if not self._was_killed(entry.minion, entry.jid, wanted_at)]
+        return self._each(there, {State.HELD, State.DEAD}, try_again)
 
-    def _each(self, entries: Iterable[Entry], states: Collection[str], change: Callable[[Entry], object]) -> Work:
+    def _was_killed(self, minion: str, jid: str, wanted_at: float) -> bool:
+        """Tell whether a job was killed on a minion after an operator wanted it there; then its entry is cancelled."""
+        note, entry = self._notes.get(jid), self._queue.entry(minion, jid)
+        if not note.was_killed(minion, wanted_at):
+            return False
+        if entry is not None and State.CANCELLED in TRANSITIONS[entry.state]:
+            self._replays.end(entry, State.CANCELLED, f"killed by {note.killed[minion][0]}")
+        return True
+
+    def _each(self, entries: Iterable[Entry], states: Collection[str], change: Callable[[Entry], object]) -> int:
         """Change the entries that are in some states. Returns how many."""
         count = 0
         for entry in entries:
@@ -241,23 +219,9 @@ class Owing:
             if entry.state in states and self._queue.entry(entry.minion, entry.jid) is entry:
                 change(entry)
                 count += 1
-                yield 1
         return count
 
-    def _want(self, entry: Entry, wanted_at: float) -> None:
-        """
-        Note since when an operator wants an entry delivered. If it was killed later, it is cancelled, unless the job was
-        published to its minion again since the kill.
-        """
-        entry.wanted_at = min(wanted_at, self._queue.now)
-        for kill in self._kills_of(entry.minion, entry.jid):
-            self._cancel_killed(kill, entry)
-
-    def _kills_of(self, minion: str, jid: str) -> list[facts.Kill]:
-        """Return the remembered kills of a job on a minion, if the job was not published there again since."""
-        return [kill for kill in self.kills if kill.jid == jid and minion in kill.minions and minion not in kill.spared]
-
-    def cancel(self, minion: str | None = None, jid: str | None = None, minions: Collection[str] | None = None) -> Work:
+    def cancel(self, minion: str | None = None, jid: str | None = None, minions: Collection[str] | None = None) -> int:
         """Cancel entries that have not ended; if ``minions`` are given, only theirs. Returns how many."""
 
         def end(entry: Entry) -> None:
@@ -267,7 +231,7 @@ class Owing:
         chosen = [entry for entry in self._queue.of(minion, jid) if minions is None or entry.minion in minions]
         return self._each(chosen, _OPEN, end)
 
-    def purge(self, states: Collection[str]) -> Work:
+    def purge(self, states: Collection[str]) -> int:
         """Forget the entries in some states. Returns how many."""
         return self._each(self._queue.of(None, None), states, self.remove)
 
@@ -277,11 +241,10 @@ class Owing:
         self._replays.shut(self._queue.backlogs)
         return is_new
 
-    def resume(self) -> Work:
+    def resume(self) -> bool:
         """Let replays go on, and ping minions so that they begin. Returns False if replays were not paused."""
         is_new, self._turns.paused = self._turns.paused, False
         for minion in list(self._queue.backlogs):
             if minion in self._queue.backlogs:
                 self._turns.ping_without_replay((minion,))
-                yield 1
         return is_new

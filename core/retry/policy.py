@@ -151,13 +151,6 @@ def decide(entry: Entry, permits: Permits, terms: Terms, now: float) -> Decision
     return decides[entry.step](entry, permits, terms, now)
 
 
-def without_return(entry: Entry, now: float) -> Decision:
-    """Return what to do about an entry whose job was not returned, wherever it stands."""
-    if entry.expires_at <= now and entry.state in (State.PENDING, State.HELD):
-        return End(State.EXPIRED, "its time to live has passed")
-    return None
-
-
 def stepped_aside(entry: Entry) -> End:
     """Return what to do about an entry that its minion has ignored several times, and for which others wait."""
     return End(State.HELD, _steps_aside(entry.counts.vain, entry.reason, entry.counts.reached))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,6 @@ from saltext.jobs.core.retry.timers import Timers
 
 if TYPE_CHECKING:
     from saltext.jobs.core.options.engines import RetrySettings
-
-
-#: Work on many entries. It yields how many it has changed, so that other facts get their turn, and returns an answer.
-#: Meanwhile entries may come, go and move.
-Work = Generator[int, None, int]
 
 
 #: Seconds for which the answer "I run nothing" counts.
@@ -45,7 +40,6 @@ class Backlog:
     free_at: float = 0.0  # when it was asked, if its last answer was "I run nothing"
     false_signs: int = 0  # signs of life in a row after which it did not answer
     not_before: float = 0.0  # no new replay earlier
-    delayed: float = 0.0  # since when its starts have put off the next replay
     urged: float = 0.0  # when an operator last asked for an immediate replay
     at_any_time: frozenset[str] = frozenset()  # the jobs of that request: their windows need not be open
 
@@ -63,7 +57,6 @@ class Queue:
         self.jobs: dict[str, Job] = {}
         self.backlogs: dict[str, Backlog] = {}
         self.republished: dict[str, float] = {}  # jid of one of the jobs -> when others last published it
-        self.replayed: dict[str, float] = {}  # jid of one of the jobs -> when it was last published from here
         self.total = 0  # entries
         self._members: dict[str, dict[str, None]] = {}  # jid -> minions that are owed it; a set takes more memory
         self._warned = 0.0
@@ -182,7 +175,6 @@ class Queue:
             del self._members[entry.jid]
             self._openings.remove(self.jobs.pop(entry.jid))
             self.republished.pop(entry.jid, None)
-            self.replayed.pop(entry.jid, None)
             self.changed[Key(Kind.JOB, entry.jid)] = None
 
     # -- entries change -----------------------------------------------------------------------------------------------

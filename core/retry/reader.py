@@ -17,10 +17,10 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.functions import KILLS, NEVER_OWED
-from saltext.jobs.core.log.records import EVERY_JOB
+from saltext.jobs.core.log.records import EVERY_JOB, JOB_CACHE
 from saltext.jobs.core.log.records import Published as Record
 from saltext.jobs.core.master.access import Access
-from saltext.jobs.core.master.job_cache import BATCH_MARK
+from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.retry.entry import Asker, Job
 from saltext.jobs.core.retry.facts import JobRead, KeysRead, Kill, LookedUp, Published
@@ -75,7 +75,7 @@ class JobReader:
         returned = frozenset(self._returns.of(jid, minions))
         missing = minions - returned
         accepted = self.keys()[0] if missing else missing
-        return JobRead(jid, job_of(jid, load, first.at), missing & accepted, returned=returned)
+        return JobRead(jid, job_of(jid, load, first.at), minions, missing & accepted, returned=returned)
 
     def _kills(self, signal: Record, load: Mapping[str, Any], minions: frozenset[str]) -> tuple[Kill, ...]:
         """
@@ -168,13 +168,26 @@ def of_record(record: Record) -> Iterable[Published | Kill]:
     A signal among several functions is left to be read, because its user may lack the right to some of them.
     """
     functions = record.functions.split(",")
-    if not record.sent or (NEVER_OWED.issuperset(functions) and not record.ends):
+    is_found = record.origin == JOB_CACHE  # in the log's place
+    if not (record.sent or is_found) or (NEVER_OWED.issuperset(functions) and not record.ends):
         return ()
     if record.ends and record.functions in KILLS:
-        return _kills_of(record.ends, frozenset(record.minions), record.user, record.at, record.jid)
-    if record.ends or not record.origin:
-        return [Published(record.jid, record.at, False, bool(record.ends), record.minions, record.work)]
+        return _kills_of(record.ends, frozenset(record.minions), record.user, record.at)
+    if record.ends or is_found or not record.origin:
+        return [Published(record.jid, record.at, record.minions, record.work, bool(record.ends))]
     return ()
+
+
+def untold(cache: JobCache, returns: Returns, since: float, logged: bool) -> list[Record]:
+    """
+    Return the publishes since a time of which the log tells nothing any more, the oldest first. Blocks.
+
+    :param logged: whether that includes those that are in the log.
+    :raises JobCacheError: when that cannot be told now.
+    """
+    found = [returns.publishes(jid) for jid in cache.published_since(since)]
+    rows = (row for rows in found if logged or all(row.origin == JOB_CACHE for row in rows) for row in rows)
+    return sorted((row for row in rows if row.at >= since), key=lambda row: row.at)
 
 
 def is_same(row: Record, first: Record) -> bool:
@@ -185,11 +198,9 @@ def is_same(row: Record, first: Record) -> bool:
     return row.work == first.work and (row.user == first.user or not row.limited)
 
 
-def _kills_of(
-    ended: Iterable[str], minions: frozenset[str], user: Any, at: float = math.inf, signal: str = ""
-) -> tuple[Kill, ...]:
+def _kills_of(ended: Iterable[str], minions: frozenset[str], user: Any, at: float = math.inf) -> tuple[Kill, ...]:
     name = str(user or "an unknown user")
-    return tuple(Kill("" if jid == EVERY_JOB else jid, minions, name, at, signal) for jid in ended)
+    return tuple(Kill("" if jid == EVERY_JOB else jid, minions, name, at) for jid in ended)
 
 
 def job_of(jid: str, load: Mapping[str, Any], published_at: float) -> Job:

@@ -27,9 +27,8 @@ from saltext.jobs.core.retry.policy import (
     Permits,
     decide,
     stepped_aside,
-    without_return,
 )
-from saltext.jobs.core.retry.queue import Backlog, Queue, Work
+from saltext.jobs.core.retry.queue import Backlog, Queue
 from saltext.jobs.core.retry.turns import Turns
 
 #: What a minion waits for before a look: others that are owed the same job, others that have answered, or a set time.
@@ -64,7 +63,6 @@ class Replays:
         entry, now = self._turns.first(backlog), self._queue.now
         if entry is None:
             return
-        backlog.delayed = 0.0
         if entry.state in UNDER_WAY:
             self._begin(backlog, entry)
             self._looks.add(entry.jid, minion, now + DOUBTED)
@@ -224,25 +222,19 @@ class Replays:
             entry.take(Evidence.UNREADABLE, self._queue.now)
             self._decide(entry)
 
-    def returned(self, fact: facts.Returned) -> Work:
-        """End the entries whose job was returned, and those whose time to live has passed without a return."""
-        for minion in (*fact.minions, *fact.missing):
-            entry, is_there = self._queue.entry(minion, fact.jid), minion in fact.minions
-            if entry is None or not (is_there or entry.expires_at <= self._queue.now):
-                continue
-            if is_there and not fact.searched:
-                self._heard = self._queue.now
-            if is_there:
+    def returned(self, fact: facts.Returned) -> None:
+        """End the entries whose job was returned."""
+        if not fact.searched:
+            self._heard = self._queue.now
+        for minion in fact.minions:
+            entry = self._queue.entry(minion, fact.jid)
+            if entry is not None:
                 entry.take(Evidence.RETURNED, self._queue.now)
                 self._decide(entry)
-            else:
-                self._carry_out(entry, without_return(entry, self._queue.now))
-            yield 1
-        return 0
 
-    def looked_up(self, fact: facts.LookedUp) -> Work:
+    def looked_up(self, fact: facts.LookedUp) -> None:
         """Go on with what the job cache, the keys and the access lists tell."""
-        yield from self.returned(facts.Returned(fact.jid, fact.returned, searched=True))
+        self.returned(facts.Returned(fact.jid, fact.returned, searched=True))
         job = self._queue.jobs.get(fact.jid)
         unsent = job is not None and fact.only is not None and abs(fact.only - job.published_at) < _SAME
         for entry in self._queue.at(fact.jid, fact.minions, *LOOKS.values()):
@@ -254,8 +246,6 @@ class Replays:
                 denied, unsure = fact.denied.get(minion, ""), fact.unsure.get(minion, "")
                 permits = Permits(denied, unsure, barred=minion in fact.barred)
             self._decide(entry, permits)
-            yield 1
-        return 0
 
     # -- questions and their answers ----------------------------------------------------------------------------------
 
@@ -269,7 +259,7 @@ class Replays:
                 doubted.append(entry.minion)
         self._queue.want(facts.Ask(jid, minions, tuple(doubted)))
 
-    def asked(self, fact: facts.Asked) -> Work:
+    def asked(self, fact: facts.Asked) -> None:
         """Go on with what minions say about a job."""
         job, now = self._queue.jobs.get(fact.jid), self._queue.now
         refused = fact.applying if job is not None and any(map(runs_states, job.funs)) else frozenset[str]()
@@ -285,14 +275,12 @@ class Replays:
                     backlog.free_at = 0.0
                 matches, occupied = minion not in fact.unmatched, minion in refused
                 self._decide(entry, Permits(matches=matches, occupied=occupied, false_signs=backlog.false_signs))
-                yield 1
         for minion in fact.told.get(Evidence.RUNS, ()):
             found = self._queue.entry(minion, fact.jid)
             if found is not None and found.state is not State.RUNNING:  # its replay has ended since (by a pause, say)
                 self.acknowledged(facts.Acknowledged(minion, fact.jid), proven=True)
         if not fact.more:
             self._answered.hasten(fact.jid, now)
-        return 0
 
     def acknowledged(self, fact: facts.Acknowledged, proven: bool = False) -> None:
         """
@@ -316,17 +304,15 @@ class Replays:
 
     # -- the claim, the publish, the receipt --------------------------------------------------------------------------
 
-    def claim(self, jid: str, minions: tuple[str, ...]) -> Work:
+    def claim(self, jid: str, minions: tuple[str, ...]) -> None:
         """Claim what may be published now, and have the claims made durable."""
         self.shut(minions)
         for entry in self._queue.at(jid, minions, Step.TO_SEND):
             self._decide(entry)
-            yield 1
         if claimed := [entry.minion for entry in self._queue.at(jid, minions, Step.CLAIMING)]:
             self._queue.want(facts.Claim(jid, tuple(claimed)))
-        return 0
 
-    def claimed(self, fact: facts.Claimed) -> Work:
+    def claimed(self, fact: facts.Claimed) -> None:
         """Publish what is durably claimed."""
         now = self._queue.now
         for entry in self._queue.at(fact.jid, fact.minions, Step.CLAIMING):
@@ -334,25 +320,19 @@ class Replays:
             if why := self._why_shut(entry) or ("the store was slow to take the claim" if is_late else ""):
                 entry.take(Evidence.REFUSED, now, failure=why)
             self._decide(entry)
-            yield 1
         ready = list(self._queue.at(fact.jid, fact.minions, Step.SENDING))
         if not ready:
-            return 0
-        self._queue.replayed[fact.jid] = now
+            return
         said = {entry.said for entry in ready}
         recorded = said.isdisjoint({Said.NOTHING, Said.NOT_SURE})
         named = frozenset(entry.minion for entry in ready if entry.named)
         minions = tuple(entry.minion for entry in ready)
         self._queue.want(facts.Publish(fact.jid, minions, named, Said.INTERRUPTED in said, recorded))
-        return 0
 
-    def sent(self, fact: facts.Sent) -> Work:
+    def sent(self, fact: facts.Sent) -> None:
         now = self._queue.now
-        if fact.outcome is Evidence.PUBLISHED and fact.jid in self._queue.jobs:
-            self._queue.replayed[fact.jid] = now
         for entry in self._queue.at(fact.jid, fact.minions, Step.SENDING):
             is_missed = entry.minion in fact.missed
             entry.take(Evidence.MISSED if is_missed else fact.outcome, now, failure=fact.why)
             self._decide(entry, Permits(waited_for=is_missed and self._turns.is_waited_for(entry)))
-            yield 1
-        return 0
+        return

@@ -21,21 +21,18 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.proof import POLL, Proof
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.effects import Effects, answer_time
 from saltext.jobs.core.retry.entry import CURSOR, Key, Kind
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import figures
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.ports import Ports
-from saltext.jobs.core.retry.reader import of_record
-from saltext.jobs.core.retry.searches import Searches
+from saltext.jobs.core.retry.reader import of_record, untold
 from saltext.jobs.core.retry.store import Cursor
 from saltext.jobs.core.retry.verbs import Verbs, read_queue
 from saltext.jobs.core.retry.writer import Writer
@@ -44,12 +41,10 @@ log = lines.logger(__name__)
 
 #: Default seconds between two writes of the cursor, heartbeats and looks at the inbox.
 MAINTENANCE = 10.0
-#: Seconds by which the cursor's time lies in the past: a search that begins there finds what was stored late.
-MARGIN = LATEST + 20.0
+#: Seconds by which the cursor's time lies in the past: the master may take that long to store what it publishes.
+MARGIN = 30.0
 #: Seconds before a store or a job cache that failed is read again.
 CACHE_PAUSE = 2.0
-#: Most seconds for which a search waits for the log to be read, and seconds between two checks of that.
-_LOG_READ, _LOG_PAUSE = 30.0, 0.05
 #: By how many seconds the wall clock may differ from the engine's before the engine starts anew.
 _SET = 1.0
 #: Seconds before the engine starts anew on request, so that the request is answered.
@@ -69,7 +64,6 @@ class RetryShell:
     The job_retry engine's work; an engine.App, and the Listener of its bus.
 
     :param ports: what it reaches the world through; closed with it.
-    :param latest: seconds after which the job cache is searched a second time, for jobs that were stored late.
     :param poll: longest pause in seconds between two looks at the log.
     :param maintenance: seconds between two writes of the cursor, heartbeats and looks at the inbox; an attribute too.
     """
@@ -80,7 +74,6 @@ class RetryShell:
         settings: RetrySettings,
         loop: Any,
         ports: Ports,
-        latest: float = LATEST,
         poll: float = POLL,
         maintenance: float = MAINTENANCE,
     ) -> None:
@@ -101,7 +94,7 @@ class RetryShell:
         self._proof = Proof(loop, ports.clock, tail, self, poll)
         ports.questions.read_log = self._proof.read_on
         self._read_at = -math.inf  # when the log was last read to its end
-        self._searches = Searches(loop, latest, self._published_since, self._found_published)
+        self._searches: list[float] = []  # the times since which searches of the job cache look for publishes
         self._effects = Effects(loop, ports, self.machine, self.writer, opts, self._learn)
         verbs = Verbs(ports, self.request, self._start_anew)
         self.history = History()
@@ -147,7 +140,7 @@ class RetryShell:
             gc.freeze()  # a pass of the collector stops all else, so it must not walk through long-lived entries
             await compat.sleep(0)
         open_jobs = await self._of_store(self._ports.store.open_jobs, self._ports.clock.now())
-        self.step(facts.Restored(notes, open_jobs, self._cursor.kills))
+        self.step(facts.Restored(notes, open_jobs))
         self.restored = True
         gap, before = self._proof.start(), self._cursor
         if before.search < math.inf:
@@ -155,18 +148,10 @@ class RetryShell:
         if gap:
             log.info("The job cache is searched for jobs, since the log may lack some: %s", gap)
             since = min(before.at, before.search, self._ports.clock.now() - MARGIN)
-            self._begin_search(since)
-            await self._read_log()
-            await self._searches.run(since)
+            await self._search(since, logged=before.position is None)  # then the log is read from its end
         self._is_searched = True
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
-
-    async def _read_log(self) -> None:
-        """Wait until the log was read: a search finds only the newest of several publishes under one jid."""
-        patience = self._ports.clock.now() + _LOG_READ
-        while self._proof.reads_log and self._read_at == -math.inf and self._ports.clock.now() < patience:
-            await compat.sleep(_LOG_PAUSE)
 
     async def _of_store(self, read: Callable[..., T], *args: Any) -> T:
         while True:
@@ -292,10 +277,7 @@ class RetryShell:
 
     def on_lost(self) -> None:
         """The log may lack records: search the job cache for what they would have told."""
-        self.step(facts.Gap())
-        since = self._cursor.at
-        self._begin_search(since)
-        self._loop.spawn_callback(self._searches.run, since)
+        self._loop.spawn_callback(self._search, self._cursor.at)
 
     # -- the machine --------------------------------------------------------------------------------------------------
 
@@ -375,8 +357,6 @@ class RetryShell:
         self.step(facts.Tick())  # the clock may have been set
         self.take_requests()
         self.service.sweep(self._ports.wall())
-        self._searches.forget(self._cursor.at - MARGIN)
-        self.machine.owing.forget_kills(min(self._cursor.at, self._searches.since), self.machine.capture.open)
         self.writer.put([CURSOR])
         self._loop.spawn_callback(self._look_at_store)
 
@@ -397,30 +377,27 @@ class RetryShell:
         self.writer.when_durable(lambda: self._loop.call_later(_SOON, self._ports.restart))
 
     def _newer_cursor(self) -> Cursor:
-        """
-        Return how far the log is read, by what the queue holds now. As long as a fact is not done, the cursor stays: the
-        next engine must take the same fact.
-        """
-        if not self.machine.is_busy:
-            at = self._read_at - MARGIN if self._read_at > -math.inf else self._cursor.at
-            self._cursor = Cursor(at, self._proof.position, tuple(self.machine.owing.kills), self._searches.since)
+        """Return how far the log is read, by what the queue holds now."""
+        at = self._read_at - MARGIN if self._read_at > -math.inf else self._cursor.at
+        self._cursor = Cursor(at, self._proof.position, min(self._searches, default=math.inf))
         return self._cursor
 
-    def _begin_search(self, since: float) -> None:
-        self._searches.begin(since)
+    async def _search(self, since: float, logged: bool = False) -> None:
+        """Take the publishes since a time that the log does not tell of. Until that is done, the next engine must do it."""
+        self._searches.append(since)
         self.writer.when_durable(lambda: None)  # from now on the place in the log counts
-
-    async def _published_since(self, since: float) -> dict[str, float]:
         while True:
+            await self._proof.read_on()  # what the log has came first
             try:
-                return await self._cache_worker.call(self._ports.cache.published_since, since)
+                found = await self._cache_worker.call(untold, self._ports.cache, self._ports.returns, since, logged)
+                break
             except JobCacheError as exc:
                 log.warning("The job cache cannot be used now, and is tried again: %s", exc)
                 await compat.sleep(CACHE_PAUSE)
-
-    def _found_published(self, jid: str, last: float) -> None:
-        if is_plain(jid):
-            self.step(facts.Published(jid, last, found=True))
+        for record in found:
+            self.logged(record)
+        self.step(facts.Gap())
+        self._searches.remove(since)
 
 
 def _give(future: Any, answer: facts.Answer) -> None:

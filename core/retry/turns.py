@@ -1,8 +1,8 @@
 """
 Which minions are there, and when the next replay to a minion may begin, with which of its entries.
 
-It must never let a newer job overtake an older one, let forged signs of life delay a replay for long, or ping a minion to
-which nothing may be sent now.
+It must never let a newer job overtake an older one, let forged signs of life delay a replay, or ping a minion to which
+nothing may be sent now.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from saltext.jobs.core.retry.queue import Backlog, Queue
 
 #: Seconds for which a minion that has just started is left alone.
 SETTLE = 1.0
-#: Seconds for which repeated starts of a minion may delay its next replay.
-LONGEST_DELAY = 60.0
 #: Seconds for which starts are remembered, and for how many minions: ids can be made up.
 _JUST_STARTED, _MOST_STARTED = 60.0, 100_000
 _LONGEST_ID = 255
@@ -53,22 +51,12 @@ class Turns:
         if backlog.replay is None:
             # The jitter spreads a fleet that starts at once. It is the same each time for the same minion.
             spread = 0.0 if settled else 1.0 + zlib.crc32(minion.encode()) / 2**32
-            self.wake(minion, self._queue.now + self.settle * spread, put_off=start and self._may_delay(backlog))
+            self.wake(minion, self._queue.now + self.settle * spread)
         elif start and backlog.replay.step in RESTING:
             self._queue.timers.set(("replay", minion), self._queue.now + self.settle)
 
-    def _may_delay(self, backlog: Backlog) -> bool:
-        """Tell whether a start may delay the next replay. Starts can be forged, so the whole delay is limited."""
-        if backlog.delayed == 0.0:
-            backlog.delayed = self._queue.now
-        return self._queue.now < backlog.delayed + LONGEST_DELAY
-
-    def wake(self, minion: str, at: float, put_off: bool = False) -> None:
-        """
-        Begin the next replay to a minion at ``at``, or as soon after that as it may begin.
-
-        :param put_off: whether this also puts off a replay that was to begin sooner.
-        """
+    def wake(self, minion: str, at: float) -> None:
+        """Begin the next replay to a minion at ``at``, or as soon after that as it may begin."""
         backlog = self._queue.backlogs.get(minion)
         if backlog is None or backlog.replay is not None or self.paused:
             return
@@ -76,7 +64,7 @@ class Turns:
         if first is not None:
             at_once = first.state in UNDER_WAY or self.holds_up(first)
             at = max(at, backlog.not_before, 0.0 if at_once else first.next_at)
-            (self._queue.timers.set if put_off else self._queue.timers.no_later)(("minion", minion), at)
+            self._queue.timers.no_later(("minion", minion), at)
 
     def first(self, backlog: Backlog) -> Entry | None:
         """

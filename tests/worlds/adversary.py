@@ -20,7 +20,6 @@ from saltext.jobs.core.errors import PublishFailed, SiteAway
 from saltext.jobs.core.log import records
 from saltext.jobs.core.master import events
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.capture import LATEST
 from saltext.jobs.core.retry.entry import ENDED, Asker, Limits, State
 from saltext.jobs.core.retry.shell import MAINTENANCE
 from saltext.jobs.core.retry.store import RetryStore
@@ -32,8 +31,6 @@ from tests.worlds.world import World, is_sent
 STEPS = 0.2
 #: Seconds from the publish of a kill until the engine must know it: without a log, while it can read the job cache.
 KILL_NOTED = 8.0
-#: Seconds after which the engine searches for publishes that it did not hear and that were stored late.
-STORED_LATE = LATEST + 10.0
 #: Seconds from the loss of a right until the engine must heed it.
 RIGHT_NOTED = 30.0
 #: A window that is open for half of the time.
@@ -86,13 +83,11 @@ class Adversary(World):
         self.lost = set()  # (minion, jid) of which no record is left
         self.killed_at = {}  # (minion, jid) -> when a kill takes effect, unless an operator has overridden it
         self.last_kill = {}  # (minion, jid) -> when an operator last killed it
-        self.kill_stored = {}  # (minion, jid) -> when the master has stored that kill
         self.targets = collections.defaultdict(set)  # jid -> the minions that it was published to
         self.loads_given = {}  # jid -> what its first publish says beside the minions: so do all others
         self.urged = {}  # minion -> the jobs that an operator ever wanted delivered to it at once
         self.revoked = {}  # user -> when a right was last lost
         self.up_since = 0.0
-        self.kills_are_late = False
         self.truth = Truth()
         self.keeps_order = True  # the engine can tell in which order publishes and kills were made
         self._die_at = None  # effects until the engine dies
@@ -234,7 +229,7 @@ class Adversary(World):
     def takes(self, fact):
         """Record what this engine process knows."""
         if isinstance(fact, facts.Restored):  # until then the engine waits for its store, and takes no events
-            self.up_since = self.now + (STORED_LATE if self.kills_are_late else 0.0)
+            self.up_since = self.now
         self._note(fact)
 
     def begins(self, request):
@@ -288,7 +283,7 @@ class Adversary(World):
             self.truth.ask(key, ends_at, min(self.now, wanted_at))
         self.again |= keys
         # Without a log, a kill is dated by when the master stored it: then it may count as later than the request.
-        unsure = {key for key in keys if not self.keeps_order and self.kill_stored.get(key, -math.inf) >= wanted_at}
+        unsure = {key for key in keys if not self.keeps_order and self.last_kill.get(key, -math.inf) >= wanted_at}
         self.gone = self.gone - keys | unsure
         for key in keys:
             self.killed_at.pop(key, None)
@@ -373,7 +368,6 @@ class Adversary(World):
     def do_publish(self):
         windows = [None, None, None, "", HALF_HOURS]
         limits = Limits(given=True, window=self.random.choice(windows), timezone="UTC")
-        self.lag = self.random.choice([0.0, 0.0, 0.0, self.random.uniform(0.0, 80.0)])
         self.publish(self._next_jid(), targets=self._some(), limits=limits)
 
     def do_part(self):
@@ -386,7 +380,7 @@ class Adversary(World):
     def publish(self, jid, targets, **options):
         """Publish, and record the minions: they cannot be looked up while the publish is not stored."""
         self.targets[jid].update(targets)
-        self.parts.update({(name, jid): (self.wall(), self.now + self.lag) for name in targets})
+        self.parts.update({(name, jid): (self.wall(), self.now) for name in targets})
         super().publish(jid, targets, **self.loads_given.setdefault(jid, options))
         ends_at = self.end_of(jid, self.published[jid][2])
         for name in targets:
@@ -448,7 +442,6 @@ class Adversary(World):
     def _kill(self, jid, signal=None):
         """Kill a job, or send a further part of an earlier kill."""
         targets = self._some()
-        self.kills_are_late = self.kills_are_late or self.lag > 0
         for name in targets:
             self.truth.kill((name, jid))
         for name in self.targets[jid].intersection(targets):
@@ -457,10 +450,8 @@ class Adversary(World):
 
     def _is_killed(self, name, jid):
         """An operator kills a job on a minion that has it, or is owed it."""
-        # A kill that is stored later is found later. If the engine has not heard of it, it searches for it only once.
-        stored = self.lag * 5 / 4 if not self.lossy else self.lag and STORED_LATE
-        self.last_kill[name, jid], self.kill_stored[name, jid] = self.now, self.now + self.lag
-        self.killed_at[name, jid] = min(self.now + stored, self.killed_at.get((name, jid), float("inf")))
+        self.last_kill[name, jid] = self.now
+        self.killed_at[name, jid] = min(self.now, self.killed_at.get((name, jid), float("inf")))
 
     def do_cancel(self):
         jid = self._job()
@@ -806,7 +797,6 @@ class Operators(CutOff):
                     self._is_killed(name, jid)
                     self.killed_with_all.add((name, jid))
         if targets:
-            self.kills_are_late = self.kills_are_late or self.lag > 0
             self.kill("", targets=targets)
 
     def do_pause(self):
@@ -915,6 +905,8 @@ class Clocks(CutOff):
             self.later(self.hands.uniform(0.0, 30.0), lambda: self._set_clock(-by), engine=False)
 
     def _set_clock(self, by):
+        if abs(by) <= 1.0:
+            return  # the engine does not promise to notice
         self.was_ahead = self.clock_ahead
         self.clock_ahead = max(-6 * 3600.0, min(6 * 3600.0, self.clock_ahead + by))
         self.most = max(self.clock_ahead, self.most)
@@ -940,7 +932,6 @@ class Clocks(CutOff):
     def take_load(self, load, names, origin="", ends=(), **options):
         for jid in ends or (load["jid"],):
             self._date(jid)
-            self.later(self.lag, lambda jid=jid: self._date(jid), engine=False)
         super().take_load(load, names, origin, ends, **options)
 
     def _date(self, jid):

@@ -341,7 +341,6 @@ class World:
         self.published = {}  # jid -> (Job, targets, time of its first publish)
         self.loads, self.named, self.recorded = {}, collections.defaultdict(set), {}
         self.kept = {}  # the loads that the job cache has
-        self.lag = 0.0  # seconds from a publish until the master has stored it
         self.returned, self.cached = set(), set()  # (minion, jid) that the master has taken, and that the job cache has
         self.questions = set()  # jids of those whose answers are stored
         self.keeps_returns = True  # if False, the disk is full: returns reach the bus, and not the job cache
@@ -457,24 +456,22 @@ class World:
         entries = [Entry.from_record(*key, record) for key, record in self.stored.items()]
         self.found_sent = collections.Counter(entry.minion for entry in entries if is_sent(entry))
         self.shell = RetryShell(self.opts, self.settings, life, ports, poll=POLL, maintenance=self.maintenance)
-        self.machine.part, self.machine.turns.settle = self.part, self.settle
-        step, carry_out = self.machine.step, self.machine.carry_out
+        self.machine.turns.settle = self.settle
+        step = self.machine.step
 
         def recorded(fact, now):
             if not life.alive:  # the engine was killed a moment ago; its unfinished work is dropped
                 return []
             self.takes(fact)
+            if isinstance(fact, facts.Requested):
+                self.begins(fact)
             effects = step(fact, now)
             self.log += effects
             self.hears(effects)
             self._check()
             return effects
 
-        def carried_out(fact):
-            self.begins(fact)
-            return (yield from carry_out(fact))
-
-        self.machine.step, self.machine.carry_out = recorded, carried_out
+        self.machine.step = recorded
         self.machine.openings.find = self.find_opening
         self.shell.start()
         if not self._is_running:
@@ -491,7 +488,7 @@ class World:
         """The engine takes a fact."""
 
     def begins(self, request):
-        """The engine begins to carry out a request, after all that it took before."""
+        """The engine is about to carry out a request."""
 
     def hears(self, effects):
         """The engine wants this done."""
@@ -686,14 +683,11 @@ class World:
 
         self.loads.setdefault(jid, load)
 
-        def record():
+        if is_stored:
             self.kept.setdefault(jid, load)
             self.named[jid].update(names)
             first, last = self.recorded.get(jid, (self.wall(), 0.0))
             self.recorded[jid] = first, max(self.wall(), last + 0.001)  # later, also if the clock was set back
-
-        if is_stored:
-            self.later(self.lag, record, engine=False) if self.lag else record()
 
     def load_of(self, jid, fun="state.apply", digest="", limits=None, nocache=False, tgt=None):
         """Return the load of a job; one with several functions has as many arguments."""

@@ -1,4 +1,4 @@
-"""A recorder beside a real job cache and its log; lists stand in for the returner."""
+"""A recorder beside a real job cache and its log; lists stand in for the returners and the bus."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import RecorderSettings
-from saltext.jobs.core.recorder.consumer import TRIES, Consumer, reader_of
-from saltext.jobs.core.recorder.reading import Reading
-from saltext.jobs.core.recorder.recipients import ToReturner
+from saltext.jobs.core.recorder.consumer import TRIES, Consumer
 from saltext.jobs.core.recorder.shell import Ports, RecorderShell
 from saltext.jobs.core.recorder.source import Source
 from saltext.jobs.core.site import site_of
@@ -77,7 +75,7 @@ class Returner:
     takes_many = False
 
     def __init__(self, can_be_asked=True):
-        self.loads, self.taken = [], []
+        self.loads, self.taken, self.events = [], [], []
         self.is_down, self._can_be_asked = False, can_be_asked
         self.refuses = lambda ret: False
 
@@ -95,6 +93,10 @@ class Returner:
             raise ValueError("not such a thing")
         self.taken.append(ret)
 
+    def store_event(self, tag, data):
+        self._check()
+        self.events.append((tag, data))
+
     def has(self, function):
         return function == "get_jid" and self._can_be_asked
 
@@ -104,15 +106,22 @@ class Returner:
 
 
 class Bus:
-    """Brings no event."""
+    """Brings events to its listener, and nothing else."""
 
     gaps, lag = 0, 0.0
 
+    def __init__(self):
+        self.listener = None
+
     def listen(self, listener, on_ready=None):
-        pass
+        self.listener = listener
 
     def close(self):
         pass
+
+    def bring(self, tag, data):
+        if self.listener.wants(tag):
+            self.listener.handle(tag, data)
 
 
 class Stage:
@@ -126,16 +135,15 @@ class Stage:
         self.opts = options_in(folder, master_job_cache="salt_cache", **{"cache": "sqlite", **(opts or {})})
         self.job_cache, self.returner = JobCache(self.opts), returner or Returner()
         self.settings = read_settings(RecorderSettings, JOB_RECORDER, {"returners": ["one"], **options})
-        self.loop, clock = compat.new_loop(), Clock()
+        self.loop, self.bus, clock = compat.new_loop(), Bus(), Clock()
         self.tables = site_of(self.opts).tables
         source, look_back = Source(self.opts, self.settings), self.settings.catch_up
-        reading = Reading("one", reader_of("one"), self.returner, source, self.tables, look_back=look_back)
-        recipient = ToReturner(self.returner, source)
-        self.consumer = Consumer(self.loop, clock, "one", recipient, self.tables, reading=reading, tries=tries)
-        inbox = Inbox(self.opts, JOB_RECORDER)
-        self.shell = RecorderShell(
-            Ports(self.loop, clock, Bus(), inbox, Worker(self.loop), self.tables, None, [self.consumer])
+        self.consumer = Consumer(
+            self.loop, clock, "one", self.returner, source, self.tables, look_back=look_back, tries=tries
         )
+        inbox = Inbox(self.opts, JOB_RECORDER)
+        ports = Ports(self.loop, clock, self.bus, inbox, Worker(self.loop), self.tables, None, [self.consumer])
+        self.shell = RecorderShell(ports, self.settings)
         self.shell.start()
         self._is_closed = False
         assert self.until(lambda: self.consumer.is_ready)

@@ -108,7 +108,7 @@ def test_an_invalid_option_is_refused_with_its_value_and_what_is_accepted(opts, 
     ],
 )
 def test_a_valid_option_that_may_keep_jobs_from_being_delivered_is_reported(opts, switch, doubts):
-    found = doubts_about(opts, settings_of(opts, switch))
+    found = list(doubts_about(opts, settings_of(opts, switch)))
     assert len(found) == len(doubts)
     assert all(part in said for part, said in zip(doubts, found, strict=True))
 

@@ -75,7 +75,7 @@ class Stage:
             acks=True,
         )
         self.ports = ports
-        self.shell = RetryShell(self.opts, RetrySettings(), self.loop, ports, latest=0.5)
+        self.shell = RetryShell(self.opts, RetrySettings(), self.loop, ports)
 
     def until(self, condition):
         assert comes_true(self.loop, condition)

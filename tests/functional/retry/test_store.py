@@ -34,7 +34,7 @@ def queued(*places):
 
 def test_what_one_process_stores_another_finds(stores):
     places = [("Deploy", "b"), ("deploy", "a"), ("deploy", "A"), ("déploy", "web.example.com")]
-    note = Note(1000.0, {"c"}, {"d"}, {"e": "root"})
+    note = Note(1000.0, {"c"}, {"d"}, {"e": ("root", 900.0)}, {"digest": {"e"}})
     stores[0].write({**queued(*places), **changes(notes={"deploy": note.as_record()})})
     assert set(owed(stores[1])) == set(places)
     assert owed(stores[1], jid="deploy", minion="a") == [("deploy", "a")]

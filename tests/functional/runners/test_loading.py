@@ -47,7 +47,8 @@ VERBS = {
     },
     "job_console": {"config"},
     "jobs_doctor": {"run"},
-    "job_recorder": {"doctor", "stats", "history", "set_aside", "redeliver", "drop", "test_notice"},
+    "job_notices": {"doctor", "stats", "test"},
+    "job_recorder": {"doctor", "stats", "history", "set_aside", "redeliver", "drop"},
     "job_retry": {
         "list",
         "show",
@@ -68,6 +69,7 @@ VERBS = {
 #: Our modules that every salt-run may import.
 LIGHT = {
     "display",
+    "display.terminal",
     "display.text",
     "engine",
     "engine.names",

@@ -298,6 +298,17 @@ def test_a_history_keeps_its_first_step_and_the_newest():
     assert entry.history[-1][2] == "39"
 
 
+def test_after_events_were_lost_every_minion_that_is_owed_something_is_pinged():
+    world = World(minions=("a", "b", "c"))
+    world.stop("b")
+    world.stop("c")
+    world.publish("j1")
+    world.run(60)
+    world.tell(facts.Gap())
+    world.run(5)
+    assert [effect.minions for effect in world.effects(facts.Ping)][-1:] == [("b", "c")]
+
+
 # -- kills and requests -----------------------------------------------------------------------------------------------
 
 

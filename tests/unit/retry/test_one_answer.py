@@ -85,7 +85,7 @@ def against(world, what):
         world.tell(facts.SignOfLife(("b",), facts.Sign.START))
     elif what == "its jobs were published again":
         for jid in ("j2", "j3"):
-            world.tell(facts.Published(jid, world.now))
+            world.tell(facts.Published(jid, world.now, ("b",)))
     elif what == "events were lost":
         world.tell(facts.Gap())
 

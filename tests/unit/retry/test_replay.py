@@ -194,16 +194,6 @@ def test_before_an_entry_expires_its_return_is_looked_for(found):
     assert world.state("b", "j1") is (None if found else State.EXPIRED)
 
 
-def test_nothing_expires_as_long_as_it_cannot_be_looked_up():
-    world = away(ttl=300.0)
-    world.log_up = False
-    world.run(600)
-    assert world.state("b", "j1") is State.PENDING
-    world.log_up = True
-    world.run(30)
-    assert world.state("b", "j1") is State.EXPIRED
-
-
 def test_the_loss_of_all_keys_at_once_is_not_believed():
     world = World()
     world.stop("b")
