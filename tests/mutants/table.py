@@ -29,7 +29,6 @@ QUEUE = "tests/worlds/test_adversary.py -k 'not many'"
 TOGETHER = "tests/worlds/test_together.py -k 'not many'"
 #: Kinds of the latter, for what happens there only.
 CUTS = "tests/worlds/test_together.py -k 'Cuts and not many'"
-RESTARTS = "tests/worlds/test_together.py -k 'Restarts and not many'"
 ROLLOUTS = "tests/worlds/test_together.py -k 'Rollouts and not many'"
 CLOCKS = "tests/worlds/test_together.py -k 'Clocks and not many'"
 
@@ -90,14 +89,14 @@ _TABLE = (
         "core/batch/inflight.py",
         "flight.unheard = flight.restarted = True",
         "flight.unheard = True",
-        RESTARTS,
+        "tests/unit/batch/test_shell_sending.py -k restarts_after_a_publish_without",
     ),
     (
         "a job that is killed goes out again",
         "core/batch/ending.py",
         "if flight.kills or not batch.inflight.is_idle(flight):",
         "if not batch.inflight.is_idle(flight):",
-        TOGETHER,
+        "tests/unit/batch/test_shell_control.py::test_a_kill_reaches_minions_whose_publish_was_under_way",
     ),
     (
         "a kill misses the minions whose publish is under way",
@@ -132,7 +131,7 @@ _TABLE = (
         "core/batch/outcomes.py",
         "if self.group_used[group] > self.spec.group_failures_allowed[group]:",
         "if False:",
-        ROLLOUTS,
+        "tests/unit/batch/test_shell_sending.py -k more_failures_than_allowed",
     ),
     (
         "a window does not shut",
@@ -201,8 +200,8 @@ _TABLE = (
     (
         "a kill ends no job that a batch has handed over",
         "core/retry/reader.py",
-        "if record.ends and record.functions in KILLS:",
-        "if not record.ends and record.functions in KILLS:",
+        "return _kills_of(record.ends, frozenset(record.minions), record.user, record.at, record.jid)",
+        "return ()",
         TOGETHER,
     ),
     (
@@ -349,11 +348,11 @@ _TABLE = (
         "tests/functional/store/test_contract.py::TestLocalfs::test_a_run_under_a_borrowed_jid_is_no_return_of_the_job",
     ),
     (
-        "returns of a job with nocache are stored",
+        "returns of a job with nocache are in the log",
         "returners/salt_cache.py",
         "if not (job.stored or job.asked):\n        return None",
         "if False:\n        return None",
-        "tests/functional/store/test_contract.py::TestLocalfs::test_a_return_of_a_job_with_nocache_is_not_stored",
+        "tests/functional/store/test_log.py::test_a_return_that_is_not_stored_is_no_record",
     ),
     (
         "a password is stored with a load",

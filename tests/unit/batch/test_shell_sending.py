@@ -134,6 +134,26 @@ def test_a_publish_without_a_confirmation_is_looked_into_before_it_is_sent_again
         assert (lost, bench.master.jobs()) == ([["a", "b"]], ["a", "b"])
 
 
+def test_a_minion_that_restarts_after_a_publish_without_a_confirmation_is_not_sent_the_job_again(tmp_path):
+    with ShellBench(tmp_path, all_of("a", 60.0)) as bench:
+        publish, sent = bench.master.publish, []
+
+        async def is_not_confirmed(fun, *args, **more):
+            matched = await publish(fun, *args, **more)
+            if fun == "state.apply":
+                sent.append(matched)
+                raise PublishFailed("timed out", certain=False)
+            return matched
+
+        bench.master.publish = is_not_confirmed
+        bench.master.minions["a"].acknowledges = False
+        bench.begin("a", "1", **QUICK)
+        assert bench.run(10.0, lambda: bench.master.minions["a"].begun)
+        bench.master.restart_minion("a")
+        bench.end()
+        assert (bench.states(), len(sent)) == ({"a": "lost"}, 1)
+
+
 @pytest.mark.parametrize("fun", ["state.apply", "test.ping"])
 def test_after_its_retries_a_batch_pauses_with_the_reason_until_it_is_resumed(tmp_path, fun):
     with ShellBench(tmp_path, "ab") as bench:
