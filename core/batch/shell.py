@@ -122,11 +122,12 @@ class BatchShell:
 
     def wants(self, tag: str) -> bool:
         """Whether an event belongs to a batch, answers a question, or is a wake-up."""
-        jid = events.job_of(tag)
-        if jid is None:
-            return tag == events.wake_tag(BATCH_MANAGER) or (bool(self.live) and events.is_start(tag))
+        parts = events.parts_of_job(tag)
+        if parts is None:
+            return tag == events.wake_tag(BATCH_MANAGER) or (bool(self.live) and events.started_by(tag) is not None)
+        jid, kind, _ = parts
         if jid in self.live:
-            if events.returned_by(tag) is None:
+            if kind != "ret":
                 return True
             self.wake()
             return False

@@ -126,5 +126,5 @@ def failures(found: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]],
     for minion, ret in returns(wanted):
         state, retcode = str(wanted[minion]["state"]), wanted[minion]["retcode"]
         without = meaning(wanted[minion]) or _RETURN_GONE
-        reasons.add(minion, state, retcode, without if ret is None else text_of(ret))
+        reasons.add(minion, state, retcode, text_of(ret) if ret else without)
     return {**found, "unsuccessful": len(wanted), "groups": reasons.groups()}

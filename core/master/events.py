@@ -92,14 +92,6 @@ class PresenceChanged:
 BusFact = JobReturned | JobStarted | MinionStarted | PresenceChanged
 
 
-def job_of(tag: str) -> str | None:
-    """Return the jid of a ``salt/job/<jid>/…`` tag, or None. Cheap: it is called for every event on the bus."""
-    if not tag.startswith(JOB):
-        return None
-    end = tag.find("/", len(JOB))
-    return tag[len(JOB) : end] if end > 0 else None
-
-
 def parts_of_job(tag: str) -> tuple[str, str, str] | None:
     """
     Return (jid, kind, minion) of a ``salt/job/<jid>/<kind>[/<minion>]`` tag, with empty strings for missing parts, or
@@ -120,20 +112,9 @@ def beacon_of(tag: str) -> str | None:
     return minion if is_plain(minion) else None
 
 
-def returned_by(tag: str) -> str | None:
-    """Return the minion of a ``salt/job/<jid>/ret/<minion>`` tag, or None."""
-    parts = tag.split("/")
-    return parts[4] if len(parts) == 5 and parts[3] == "ret" else None
-
-
-def is_start(tag: str) -> bool:
-    """Tell whether a tag is ``salt/minion/<id>/start``: a minion process has started."""
-    return tag.startswith(MINION) and tag.endswith("/start")
-
-
 def started_by(tag: str) -> str | None:
-    """Return the minion of a ``salt/minion/<minion>/start`` tag, or None."""
-    return tag[len(MINION) : -len("/start")] if is_start(tag) else None
+    """Return the minion of a ``salt/minion/<minion>/start`` tag, or None: a minion process has started."""
+    return tag[len(MINION) : -len("/start")] if tag.startswith(MINION) and tag.endswith("/start") else None
 
 
 def fact_of(tag: str, data: Any) -> BusFact | None:

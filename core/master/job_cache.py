@@ -91,8 +91,8 @@ class JobCache:
 
     def each_return(self, jid: str, minions: Iterable[str]) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
         """
-        Yield (minion, its return) for some minions; None in place of a return that is missing or damaged. With our job
-        cache and with local_cache only a few are in memory at a time.
+        Yield (minion, its return) for some minions; None in place of a missing return, and an empty mapping in place of one
+        that cannot be read. With our job cache and with local_cache only a few are in memory at a time.
 
         :raises JobCacheError: when the cache cannot be read.
         """
@@ -107,24 +107,8 @@ class JobCache:
             else:
                 found = self._fetch_each(jid, part) if self.name == OURS else self._read_each(jid, part)
             for minion in part:
-                yield minion, self._mapping(f"{minion}'s return of {jid}", found.get(minion)) or None
-
-    def unreadable(self, jid: str, minions: Iterable[str]) -> frozenset[str]:
-        """
-        Return those of some minions without a return that can be read of whom there is one. Only our own job cache and
-        local_cache tell.
-
-        :raises JobCacheError: when the cache cannot be read.
-        """
-        if self.name == "local_cache" and is_plain(jid):
-            folder = self._folder(jid)
-            return frozenset(name for name in filter(is_plain, minions) if os.path.exists(f"{folder}/{name}/return.p"))
-        store, ids = self._store, {self._store.key_of(minion): minion for minion in minions}
-        job, keys = store.key_of(jid), [key for key in ids if key is not None]
-        if self.name != OURS or job is None or not keys:
-            return frozenset()
-        bank = f"{RETURNS}/{job}"
-        return frozenset(ids[key] for key in self._guard(OURS, "list", lambda: store.driver.present(bank, keys)))
+                value = found.get(minion)
+                yield minion, None if value is None else self._mapping(f"{minion}'s return of {jid}", value)
 
     def publishes(self, jid: str) -> list[Published]:
         """
@@ -218,6 +202,7 @@ class JobCache:
             minion = ids[key]
             if isinstance(value, Undecodable):
                 self._quiet.error("record", "Skipping %s's return of %s, which cannot be read: %s", minion, jid, value)
+                found[minion] = {}
             elif isinstance(value, SaltCacheError):
                 raise JobCacheError(f"{minion}'s return of {jid} cannot be read: {value}") from value
             else:
@@ -227,7 +212,7 @@ class JobCache:
     def _read_each(self, jid: str, minions: list[str]) -> dict[str, Any]:
         """Read the returns of some minions; local_cache itself would read all returns."""
         folder = self._folder(jid)
-        found = {}
+        found: dict[str, Any] = {}
         for minion in filter(is_plain, minions):
             try:
                 with open(os.path.join(folder, minion, "return.p"), "rb") as stream:
@@ -238,6 +223,7 @@ class JobCache:
                 raise JobCacheError(f"{minion}'s return of {jid} cannot be read: {exc}") from exc
             except Exception as exc:  # msgpack raises many kinds
                 self._quiet.error("record", "Skipping %s's return of %s, which is damaged: %s", minion, jid, exc)
+                found[minion] = {}
                 continue
             # Earlier releases stored only the returned value.
             found[minion] = value if isinstance(value, Mapping) and "return" in value else {"return": value}

@@ -52,13 +52,12 @@ def outcome(
     for minion, ret in cache.each_return(jid, minions):
         if ret is None:
             silent.append(minion)
+        elif not ret:
+            reasons.add(minion, "returned", None, UNREADABLE)
         elif code := retcode_of(ret):
             failed += 1
             reasons.add(minion, "failed", code, text_of(ret))
-    unreadable = cache.unreadable(jid, silent)
-    for minion in sorted(unreadable):
-        reasons.add(minion, "returned", None, UNREADABLE)
-    missing = [minion for minion in silent if minion not in unreadable and minion not in (owed or {})]
+    missing = [minion for minion in silent if minion not in (owed or {})]
     for minion in ended.keys() & missing:
         state, meaning = ended[minion]
         reasons.add(minion, state, None, meaning)
@@ -70,7 +69,7 @@ def outcome(
         "tgt_type": load.get("tgt_type"),
         "user": load.get("user"),
         "minions": len(minions),
-        "returned": len(minions) - len(silent) + len(unreadable),
+        "returned": len(minions) - len(silent),
         "failed": failed,
         "missing": sorted(set(missing) - ended.keys()),
         "owed": None if owed is None else _of(owed, silent),

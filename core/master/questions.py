@@ -28,15 +28,6 @@ _RECORDED = "saltutil.find_cached_job"
 
 
 @dataclasses.dataclass(frozen=True)
-class Probed:
-    """The minions that were asked about a job: those that run it, those that do not, and silent ones."""
-
-    running: frozenset[str]
-    idle: frozenset[str]
-    silent: frozenset[str]
-
-
-@dataclasses.dataclass(frozen=True)
 class Found:
     """
     The minions that were asked about a job.
@@ -153,9 +144,7 @@ class Questions:
         Have minions run a function, and wait for their returns, which the job cache has too. Returns and raises as
         ``ping``.
         """
-        return await self._ask(
-            fun, list(arg), sorted(minions), timeout, user=user, kwarg=kwarg, listed=True, prompt=False
-        )
+        return await self._ask(fun, list(arg), sorted(minions), timeout, user=user, kwarg=kwarg, listed=True)
 
     async def find_job(
         self,
@@ -163,9 +152,9 @@ class Questions:
         minions: Iterable[str],
         timeout: float,
         told: Callable[[str, bool], None] | None = None,
-    ) -> Probed:
+    ) -> Found:
         """
-        Ask minions whether they run ``jid``. Returns and raises as ``ping``.
+        Ask minions whether they run ``jid``. Raises as ``ping``.
 
         :param told: gets (minion, whether it runs the job) of each answer as soon as it counts.
         """
@@ -181,7 +170,7 @@ class Questions:
             minion: value for minion, value in answers.given.items() if minion in asked and isinstance(value, dict)
         }
         running = frozenset(minion for minion, value in valid.items() if value)
-        return Probed(running, frozenset(valid) - running, asked - frozenset(valid))
+        return Found(running, {}, frozenset(valid) - running, asked - frozenset(valid))
 
     async def find_running(self, minions: Iterable[str], timeout: float) -> dict[str, frozenset[str]]:
         """Ask minions which jobs they run: ``{minion: jids}`` of those that answered. Raises as ``find_either``."""
@@ -254,15 +243,13 @@ class Questions:
         told: Told | None = None,
         linger: float = 0.0,
         listed: bool = False,
-        prompt: bool = True,
         hint: bool = False,
         **more: Any,
     ) -> Answers:
         """
         :param more: further arguments of ``Publisher.publish``.
-        :param prompt: whether minions answer at once. If they first have to run a function, the time of their answers says
-            nothing about the master's backlog.
-        :param listed: whether it is a job as others, which the job cache has.
+        :param listed: whether it is a job as others, which the job cache has. It takes its time, so the time of its answers
+            says nothing about the master's backlog.
         :param hint: whether answers on the bus are believed.
         :param linger: for how many seconds after the end late answers go to ``told``.
         """
@@ -275,7 +262,7 @@ class Questions:
                 self._loop.spawn_callback(self._forget, jid)
 
         question = self._open[jid] = Question(
-            self._loop, self._steady, None if hint else self._read_log, told, self._handed_on if prompt else HandedOn()
+            self._loop, self._steady, None if hint else self._read_log, told, HandedOn() if listed else self._handed_on
         )
         try:
             publish = self._publisher.publish(fun, arg, tgt, jid=jid, question=True, kept=kept, listed=listed, **more)

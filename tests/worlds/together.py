@@ -453,7 +453,7 @@ class Restarts(Together):
     KINDS = (*Together.KINDS, *("start_minion",) * 6)
 
     def fire(self, tag, data):
-        if not (events.is_start(tag) and self.random.random() < 0.7):
+        if not (events.started_by(tag) and self.random.random() < 0.7):
             super().fire(tag, data)
 
 
