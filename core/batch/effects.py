@@ -28,7 +28,6 @@ from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.options.kinds import WINDOW
-from saltext.jobs.core.windows import next_opening
 
 log = lines.logger(__name__)
 
@@ -36,8 +35,6 @@ log = lines.logger(__name__)
 PROGRESS_PAUSE = 1.0
 #: Seconds for which answers to a question are gathered into one fact.
 GATHER = 0.2
-#: Seconds by which the wall clock may drift from the engine's before windows are worked out again.
-CLOCK_SLACK = 0.5
 #: Seconds before something that failed is tried again, such as a look into the job cache.
 RETRY_PAUSE = 5.0
 #: Most minions that the reason of a failed check names.
@@ -114,8 +111,7 @@ class Effects:
     async def _publish(self, live: Live, effect: facts.Publish) -> None:
         spec = live.batch.spec
         await self._keep_load(live, before=True)
-        live.heed()
-        held = live.batch.holds_publish(self._ports.clock.now())
+        held = live.batch.holds_publish(self._ports.wall())
         if held:  # paused, stopped or out of its window since the decision, e.g. while the disk was full
             live.step(facts.PublishFailed(held, certain=True))
             return
@@ -283,30 +279,6 @@ class Effects:
         told = [f"{minion}: {reason}" for minion, reason in wrong.items()]
         return ", ".join(told[:_MOST_TOLD]) + (f", and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else "")
 
-    # -- windows ------------------------------------------------------------------------------------------------------
-
-    def _find_opening(self, live: Live, _effect: facts.FindOpening) -> None:
-        self._ports.loop.add_callback(lambda: live.step(self._opening(live)))  # computed when called, not now
-
-    def heed_clock(self, live: Live) -> facts.OpeningFound | None:
-        """Find the next opening again if the wall clock was set; None if not, or if the batch may always send."""
-        ahead, before = self._ports.wall() - self._ports.clock.now(), live.wall_ahead
-        if before is not None and abs(ahead - before) < CLOCK_SLACK:
-            return None
-        live.wall_ahead = ahead
-        return None if before is None or not live.batch.schedule.bounded else self._opening(live)
-
-    def _opening(self, live: Live) -> facts.OpeningFound:
-        """Find the next opening. Windows follow the wall clock; the result is in the engine's time, as deadlines are."""
-        spec, wall = live.batch.spec, self._ports.wall()
-        try:
-            found = next_opening(spec.start_at, spec.window, spec.timezone, wall)
-        except ValueError as exc:
-            log.error("Batch %s waits, since it is not known when its windows open: %s", live.jid, exc)
-            return facts.OpeningFound(None, trouble=str(exc))
-        shift = self._ports.clock.now() - wall
-        return facts.OpeningFound(found.opens + shift, None if found.closes is None else found.closes + shift)
-
     # -- the job cache and the retry queue ----------------------------------------------------------------------------
 
     def look_for_returns(self, live: Live) -> None:
@@ -397,7 +369,6 @@ def _probed(answers: Mapping[str, bool]) -> facts.Probed:
 #: Effects that ``perform`` calls directly, and effects that it spawns as coroutines.
 _AT_ONCE: dict[type, Callable[[Effects, Live, Any], None]] = {
     facts.Announce: Effects._announce,
-    facts.FindOpening: Effects._find_opening,
     facts.Close: Effects._close,
     facts.Queue: Effects._queue,
 }

@@ -126,19 +126,6 @@ class KillSent(Fact):
 
 
 @dataclasses.dataclass(frozen=True)
-class OpeningFound(Fact):
-    """
-    The present or next period in which the batch may send, in Unix time; ``closes`` is None if it has no end.
-
-    If it could not be worked out, ``opens`` is None, and ``trouble`` says why.
-    """
-
-    opens: float | None
-    closes: float | None = None
-    trouble: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
 class Checked(Fact):
     """The result of the check of a stage; ``reason`` says why it failed."""
 
@@ -290,11 +277,6 @@ class Queue(Effect):
     """Hand these minions over to the retry queue: its request is written together with the state of the batch."""
 
     minions: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class FindOpening(Effect):
-    """Work out when the batch may send, from its start time and windows. After this you must report OpeningFound."""
 
 
 @dataclasses.dataclass(frozen=True)

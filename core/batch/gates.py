@@ -2,8 +2,8 @@
 The gates that must be open before a batch sends to more minions: its windows, its owner's rights, the check of a stage,
 and the room that other batches leave. Also why a batch is paused: a code for programs, and a sentence for people.
 
-A gate counts as shut while its state is not known. The gates have no calendar, access lists or checks of their own:
-they say when to ask, and keep the answers. Pure: stdlib only.
+A gate counts as shut while its state is not known. The gates have no access lists or checks of their own: they say when to
+ask, and keep the answers. Pure.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from saltext.jobs.core.batch.facts import Allotted
 from saltext.jobs.core.batch.kept import Kept, kept, made, nothing
 from saltext.jobs.core.batch.plan import APPROVE
 from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.windows import next_opening
 
 
 class PausedBy(str, enum.Enum):
@@ -92,72 +93,55 @@ def read_code(data: str | None) -> PausedBy | None:
 
 #: Seconds after which a question without an answer is asked again.
 ASK_AGAIN = 60.0
-#: Seconds after which to ask about the windows again if they never close.
-ASK_DAILY = 86400.0
-#: Seconds by which an answer may be wrong, since it was converted from one clock to another.
+#: Seconds by which a time may be wrong that was converted from one clock to another.
 _SLACK = 0.001
 
 
 @dataclasses.dataclass(slots=True)
 class Schedule(Kept):
     """
-    When a batch may send: not before its start time, and only while one of its windows is open.
-
-    It asks when the windows open and close next, and again each time they do. So it follows a clock that was set, and a time
-    zone whose rules changed.
+    When a batch may send: not before its start time, and only while one of its windows is open. All times are of the wall
+    clock, so it follows a clock that is set. They are worked out again when a window opens or closes.
 
     :param spec: what was asked for.
     """
 
     spec: Spec
-    #: When the batch may send next, in Unix time, if that is known.
-    opens: float | None = kept(nothing)
+    opens: float | None = kept(nothing)  # when it may send next, or since when; None if that is not known
     closes: float | None = kept(nothing)  # when it must stop sending again, if ever
-    open: bool = kept(bool)  # according to the last answer it may send now
-    asking: bool = kept(bool)  # the question is under way
-    ask_at: float | None = kept(nothing)  # when to ask next; None for at once
-    trouble: str = kept(str)  # why there is no answer
+    open: bool = kept(bool)  # it may send now
+    trouble: str = kept(str)  # why that is not known
+    ahead: float = made(float)  # seconds by which the wall clock is ahead of the engine's
+    looked_at: float | None = made(nothing)
+    look_at: float | None = made(nothing)  # when to look again; None for never
 
     @property
     def bounded(self) -> bool:
         """Whether there are times at which the batch may not send."""
         return bool(self.spec.window) or self.spec.start_at is not None
 
-    def may_send(self, now: float) -> bool:
-        """Tell whether the batch may send."""
-        if self.bounded and not self.is_open(now):
-            self.open = False
-        return self.open or not self.bounded
-
-    def is_open(self, now: float) -> bool:
-        """Tell whether a window is open, as far as is known."""
-        return not self.bounded or (self.open and (self.closes is None or now < self.closes))
-
-    def must_ask(self, now: float) -> bool:
-        """Tell whether to ask about the windows now; if so, the question counts as under way."""
-        if self.asking or not self.bounded or (self.ask_at is not None and now < self.ask_at):
-            return False
-        self.asking = True
-        return True
-
-    def found(self, opens: float | None, closes: float | None, trouble: str, now: float) -> None:
-        """Take the answer: when the batch may send next, which may be now; None if that is not known."""
-        self.asking, self.opens, self.closes, self.trouble = False, opens, closes, trouble
-        self.open = opens is not None and opens <= now + _SLACK and (closes is None or now < closes)
-        if opens is None:
-            self.ask_at = now + ASK_AGAIN
-        elif self.open:
-            self.ask_at = closes if closes is not None else now + ASK_DAILY
+    def look(self, wall: float) -> bool:
+        """Tell whether the batch may send at a time of the wall clock."""
+        if not self.bounded:
+            return True
+        wall += _SLACK
+        is_known = self.looked_at is not None and self.looked_at <= wall
+        if is_known and (self.look_at is None or wall < self.look_at):
+            return self.open
+        self.looked_at = wall
+        try:
+            found = next_opening(self.spec.start_at, self.spec.window, self.spec.timezone, wall)
+        except ValueError as exc:
+            self.opens, self.closes, self.open, self.trouble = None, None, False, str(exc)
+            self.look_at = wall + ASK_AGAIN
         else:
-            self.ask_at = max(opens, now + 1.0)
-
-    def recover(self) -> None:
-        """Forget the answer: the clock may have been set."""
-        self.asking, self.open, self.ask_at = False, False, None
+            self.opens, self.closes, self.open, self.trouble = found.opens, found.closes, found.opens <= wall, ""
+            self.look_at = found.closes if self.open else found.opens
+        return self.open
 
     def next_due(self) -> float | None:
-        """Return when to ask again; None if no time is set."""
-        return None if self.asking or not self.bounded else self.ask_at
+        """Return when to look again, by the engine's clock; None if no time is set."""
+        return None if self.look_at is None else self.look_at - self.ahead
 
     def pause(self) -> Pause:
         """Return why the batch waits."""

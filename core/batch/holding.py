@@ -15,26 +15,15 @@ from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.state import BatchState
 
 
-def heed_windows(batch: BatchState, now: float) -> list[Effect]:
-    """Ask when the batch may send, if that is due; announce each beginning and end of a wait."""
-    schedule = batch.schedule
-    if not batch.has_more() or not schedule.bounded:
-        return []
-    may_send = schedule.may_send(now)
-    effects: list[Effect] = [facts.FindOpening()] if schedule.must_ask(now) else []
-    pause = schedule.pause()
+def heed_windows(batch: BatchState, may_send: bool) -> list[Effect]:
+    """Announce each beginning and end of a wait for a window or the start time."""
+    pause = batch.schedule.pause()
     if may_send and batch.announced:
         batch.announced = None
-        effects.append(facts.Announce("resumed", {"reason": "its window is open"}))
-    elif not may_send and not schedule.asking and batch.announced is not pause.by:
+        return [facts.Announce("resumed", {"reason": "its window is open"})]
+    if not may_send and batch.announced is not pause.by:
         batch.announced = pause.by
-        effects.append(facts.Announce("paused", {**pause.payload(), "opens_at": schedule.opens}))
-    return effects
-
-
-def opening_found(batch: BatchState, fact: facts.OpeningFound, now: float) -> list[Effect]:
-    """The windows were worked out."""
-    batch.schedule.found(fact.opens, fact.closes, fact.trouble, now)
+        return [facts.Announce("paused", {**pause.payload(), "opens_at": batch.schedule.opens})]
     return []
 
 

@@ -25,6 +25,8 @@ log = lines.logger(__name__)
 #: Effects that change something outside: at minions, at the retry queue, or as the batch ends.
 _DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Close, facts.Queue)
 
+#: Seconds by which the wall clock may drift from the engine's before windows are looked at again.
+CLOCK_SLACK = 0.5
 #: Seconds after which changes are written, unless an effect needs that sooner.
 _FLUSH = 1.0
 
@@ -135,9 +137,9 @@ class Live:
     :param batch: the machine.
     :param loop: the engine's tornado loop.
     :param clock: the time of deadlines.
+    :param wall: returns Unix time, which windows follow.
     :param turns: writes what the batch takes, and performs its effects.
     :param stepped: called after each fact.
-    :param heed: returns a fact about an unnoticed change, to be taken before any other fact, or None.
     """
 
     def __init__(
@@ -145,14 +147,14 @@ class Live:
         batch: Batch,
         loop: Any,
         clock: Clock,
+        wall: Callable[[], float],
         turns: Turns,
         stepped: Callable[[Live], None],
-        heed: Callable[[Live], facts.Fact | None],
     ) -> None:
         self.batch = batch
         self.jid = batch.spec.jid
         self.functions = function_of({"fun": batch.spec.fun})  # in the form of a return
-        self._loop, self._clock, self._turns, self._stepped, self._heed = loop, clock, turns, stepped, heed
+        self._loop, self._clock, self._wall, self._turns, self._stepped = loop, clock, wall, turns, stepped
         self._alarm = Alarm(loop, clock, lambda: self.step(facts.Tick()))
         self.waiting = 0  # how many of its facts have effects that wait for the disk
         self._quiet_waiters: list[Any] = []
@@ -161,7 +163,6 @@ class Live:
         self.gone = False  # it is closed, and takes no facts any more
         self.load_kept = False  # the job cache has the batch's load
         self.is_new = False  # it was started in this process
-        self.wall_ahead: float | None = None  # seconds by which the wall clock is ahead of ours, at the last look
         self.progress_timer: Any = None
         self.progress_at = clock.now()  # time of the last progress event; the first one is "new"
 
@@ -172,19 +173,9 @@ class Live:
 
     def step(self, fact: facts.Fact) -> None:
         """Have the batch take a fact, and perform its effects."""
-        self.heed()
-        self._take(fact)
-
-    def heed(self) -> None:
-        """Have the batch take a fact about an unnoticed change, if there is any. Call it every few seconds."""
-        news = None if self.gone else self._heed(self)
-        if news is not None:
-            self._take(news)
-
-    def _take(self, fact: facts.Fact) -> None:
         if self.gone:
             return  # the batch ended while the fact was on its way
-        effects = self.batch.step(fact, self._clock.now())
+        effects = self.batch.step(fact, self._clock.now(), self._ahead)
         self._alarm.set(None if self.batch.closed else self.batch.next_due)
         self._stepped(self)
         if not self.batch.is_publishing():
@@ -195,6 +186,15 @@ class Live:
             if isinstance(effect, facts.Queue):
                 self.asks.update(ask_of(self.batch, effect.minions))
         self._turns.took(self, effects)
+
+    @property
+    def _ahead(self) -> float:
+        return self._wall() - self._clock.now()
+
+    def heed_clock(self) -> None:
+        """Look at the windows if the wall clock was set. Call it every few seconds."""
+        if self.batch.schedule.bounded and abs(self._ahead - self.batch.schedule.ahead) >= CLOCK_SLACK:
+            self.step(facts.Tick())
 
     async def durable(self) -> None:
         """Return once all facts so far are durable, and their effects are done or under way."""

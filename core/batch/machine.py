@@ -43,8 +43,13 @@ class Batch(BatchState):
 
     __slots__ = ()
 
-    def step(self, fact: Fact, now: float) -> list[Effect]:
-        """Take a fact that has become known at ``now``, and return what is to be done, in this order."""
+    def step(self, fact: Fact, now: float, ahead: float = 0.0) -> list[Effect]:
+        """
+        Take a fact that has become known at ``now``, and return what is to be done, in this order.
+
+        :param ahead: seconds by which the wall clock, which windows follow, is ahead of ``now``.
+        """
+        self.schedule.ahead = ahead
         effects = _HANDLERS[type(fact)](self, fact, now) + self._advance(now)
         self.stepped_at, self.room.allotted = now, 0
         return effects
@@ -63,8 +68,9 @@ class Batch(BatchState):
         if self.halted or self.paused:
             self.pace.publish_at = None
             return []
-        effects = holding.heed_windows(self, now)
-        if self.has_more() and not self.schedule.may_send(now):
+        may_send = not self.has_more() or self.schedule.look(now + self.schedule.ahead)
+        effects = holding.heed_windows(self, may_send)
+        if not may_send:
             self.pace.publish_at = None
             return effects
         if self.has_more() and not self.rights.may_send(now):
@@ -99,7 +105,6 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
     if batch.finished:
         return [Announce("halted" if batch.halted else "complete"), Close()]
     batch.publish_window.reset()
-    batch.schedule.recover()
     batch.rights.doubt()
     batch.checks.recover(now)
     batch.presence.ping_at, batch.presence.settled_at = now, fact.settled_at
@@ -121,7 +126,6 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.Seen: sending.seen,
     facts.Pinged: sending.pinged,
     facts.PingFailed: sending.ping_failed,
-    facts.OpeningFound: holding.opening_found,
     facts.Checked: holding.checked,
     facts.Published: sending.published,
     facts.PublishFailed: sending.publish_failed,

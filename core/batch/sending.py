@@ -128,6 +128,6 @@ def publish_failed(batch: BatchState, fact: facts.PublishFailed, now: float) -> 
     else:
         batch.inflight.doubt_publish(sending)
         effects += ending.look_for(batch, sending)
-    if not (fact.certain and batch.holds_publish(now)):
+    if not (fact.certain and batch.holds_publish(now + batch.schedule.ahead)):
         effects += batch.failed_again(fact.reason, now)
     return effects + ending.kill_what_was_late(batch)

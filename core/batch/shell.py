@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from saltext.jobs.core import compat, lines
+from saltext.jobs.core import lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.effects import Effects
 from saltext.jobs.core.batch.live import Live, Turns
@@ -251,13 +251,9 @@ class BatchShell:
             batch.room.shared = self._sharing.limit is not None
             await known.durable()
             log.info("Batch %s: %s on %d minions, started by %s", spec.jid, spec.fun, len(spec.minions), spec.user)
-        answer = summary(known.batch, ports.clock.now())
         if known.batch.started is None:
             known.step(facts.Tick())
-        if known.batch.schedule.asking:
-            await compat.sleep(0)  # lets the windows be worked out, so that an open one is not reported as shut
-            answer = summary(known.batch, ports.clock.now())
-        return answer
+        return summary(known.batch, ports.clock.now())
 
     def _completed(self, spec: Spec) -> Spec:
         """Return the Spec with values from the engine's options. :raises ValueError: if it cannot be carried out."""
@@ -270,7 +266,7 @@ class BatchShell:
 
     def _take_in(self, batch: Batch) -> Live:
         ports = self._ports
-        live = Live(batch, ports.loop, ports.clock, self._turns, self._stepped, self._effects.heed_clock)
+        live = Live(batch, ports.loop, ports.clock, ports.wall, self._turns, self._stepped)
         self._sharing.enter(batch)
         self.live[live.jid] = live
         self.wake()
@@ -336,7 +332,7 @@ class BatchShell:
             self._adopted[self._take_in(batch)] = None
 
     def _maintain_one(self, live: Live) -> None:
-        live.heed()
+        live.heed_clock()
         if live.is_over:
             self._close(live)  # closing failed before, or a crash came first
 

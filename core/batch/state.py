@@ -308,11 +308,15 @@ class BatchState(Kept):
         """Whether a publish is under way: it may still reach minions though the batch is paused or halted."""
         return self.inflight.publishing is not None
 
-    def holds_publish(self, now: float) -> str:
-        """Return why a publish that the machine has decided on must not go out after all; empty if it may."""
+    def holds_publish(self, wall: float) -> str:
+        """
+        Return why a publish that the machine has decided on must not go out after all; empty if it may.
+
+        :param wall: the time of the wall clock.
+        """
         if self.halted:
             return "stopped"
-        pause = self.paused or (None if self.schedule.is_open(now) else self.schedule.pause())
+        pause = self.paused or (None if self.schedule.look(wall) else self.schedule.pause())
         return pause.reason if pause else ""
 
     def has_more(self) -> bool:

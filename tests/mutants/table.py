@@ -136,8 +136,8 @@ _TABLE = (
     (
         "a window does not shut",
         "core/batch/gates.py",
-        "self.open = opens is not None and opens <= now + _SLACK and (closes is None or now < closes)",
-        "self.open = opens is not None and (self.open or opens <= now + _SLACK)",
+        "self.look_at = found.closes if self.open else found.opens",
+        "self.look_at = None if self.open else found.opens",
         CLOCKS,
     ),
     (

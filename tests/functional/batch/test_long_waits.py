@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 
 import pytest
@@ -15,12 +16,16 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache, load_of
 from tests.functional.options import options_in
-from tests.unit.batch.bench import Bench
+from tests.unit.batch.bench import BEGIN, Bench
 from tests.waiting import wait_for
 
+#: A window that is open for a minute from when a bench begins, as a clock shows it.
+OPEN, SHUT = (
+    datetime.datetime.fromtimestamp(at, datetime.timezone.utc).strftime("%H:%M") for at in (BEGIN, BEGIN + 60)
+)
 WAITS_FOR = {
     "approval": {"batch": "1,100%", "check": {"kind": "approve", "fun": "", "arg": [], "kwargs": {}}},
-    "window": {"batch": "1", "window": "as the facts say"},
+    "window": {"batch": "1", "window": f"{OPEN}-{SHUT}", "timezone": "UTC"},
 }
 
 
@@ -50,8 +55,6 @@ class Master:
         """A batch has sent its job to one of two minions, and waits. Returns its jid."""
         jid = str(salt.utils.jid.gen_jid(self.opts))
         bench = Bench("ab", jid=jid, timeout=600.0, **WAITS_FOR[reason])
-        if reason == "window":
-            bench.tell(facts.OpeningFound(bench.now, bench.now + 60))
         bench.sent()
         bench.wait(61)
         bench.returns("a")
