@@ -44,11 +44,10 @@ _MOST_TOLD = 5
 class Effects:
     """
     :param ports: the ports to the world.
-    :param close: closes a batch.
     """
 
-    def __init__(self, ports: Ports, close: Callable[[Live], None]) -> None:
-        self._ports, self._close_batch = ports, close
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
 
     def perform(self, live: Live, effects: Sequence[facts.Effect]) -> None:
         """Start the effects of a batch, in order. Never raises: what fails is repeated, but for a publish."""
@@ -325,11 +324,6 @@ class Effects:
     def _queue(self, _live: Live, _effect: facts.Queue) -> None:
         self._ports.bus.fire(events.wake_tag(JOB_RETRY), {})
 
-    # -- the end ------------------------------------------------------------------------------------------------------
-
-    def _close(self, live: Live, _effect: facts.Close) -> None:
-        self._close_batch(live)
-
 
 def kept_options(spec: Spec) -> Mapping[str, Any]:
     """
@@ -369,7 +363,6 @@ def _probed(answers: Mapping[str, bool]) -> facts.Probed:
 #: Effects that ``perform`` calls directly, and effects that it spawns as coroutines.
 _AT_ONCE: dict[type, Callable[[Effects, Live, Any], None]] = {
     facts.Announce: Effects._announce,
-    facts.Close: Effects._close,
     facts.Queue: Effects._queue,
 }
 _IN_TIME: dict[type, Callable[[Effects, Live, Any], Any]] = {

@@ -209,11 +209,6 @@ class Tick(Fact):
     """Time has passed beyond ``Batch.next_due``."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Closed(Fact):
-    """The batch has ended, and all its last effects are done."""
-
-
 # -- effects ----------------------------------------------------------------------------------------------------------
 
 
@@ -310,8 +305,3 @@ class Announce(Effect):
 
     kind: str
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
-class Close(Effect):
-    """The batch has ended. After the effects before this one you must report Closed."""

@@ -292,7 +292,7 @@ class Room(Kept):
     spec: Spec
     shared: bool = kept(bool)  # it sends only to as many minions as it was allotted
     wanted: int = kept(int)  # how many minions it would send to now
-    #: The limit that keeps it from sending to more, as last told; 0 if it is not known, None if nothing keeps it.
+    #: The limit that keeps it from sending to more, as last told; None if nothing keeps it.
     limit: int | None = kept(nothing)
     allotted: int = made(int)  # how many minions it may send to in this step
 
@@ -313,7 +313,5 @@ class Room(Kept):
         """Return a sentence about what the batch waits for; empty for nothing. ``flying``: its minions in flight."""
         if self.limit is None:
             return ""
-        if not self.limit:
-            return "waits for room: it is not known yet how much there is"
         many = f"{self.limit} of {self.limit} minions are in flight over all batches"
         return f"waits for room: {many}, {flying} of them of this"

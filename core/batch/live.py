@@ -22,8 +22,8 @@ from saltext.jobs.core.master.events import function_of
 
 log = lines.logger(__name__)
 
-#: Effects that change something outside: at minions, at the retry queue, or as the batch ends.
-_DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Close, facts.Queue)
+#: Effects that change something outside, at minions or at the retry queue. The end of a batch must be durable too.
+_DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Queue)
 
 #: Seconds by which the wall clock may drift from the engine's before windows are looked at again.
 CLOCK_SLACK = 0.5
@@ -36,7 +36,7 @@ class Turns:
     :param loop: the engine's tornado loop.
     :param disk: the thread that waits for the disk.
     :param store: writes rows; used in that thread.
-    :param perform: carries out effects of a batch; it must not raise.
+    :param perform: carries out effects of a batch, also none, once all before is durable; it must not raise.
     :param position: returns the place in the log up to which batches have taken it; it is written with what they took.
     """
 
@@ -64,7 +64,7 @@ class Turns:
         :param done: a future, which is done once that and all before it is durable, and its effects are under way.
         """
         self._changed[live] = None
-        is_urgent = done is not None or any(isinstance(effect, _DURABLE) for effect in effects)
+        is_urgent = bool(done or live.batch.finished) or any(isinstance(effect, _DURABLE) for effect in effects)
         if is_urgent or self._todo or self.stands_still:
             live.waiting += 1
             self._todo.append((live, effects, done))
@@ -159,17 +159,11 @@ class Live:
         self.waiting = 0  # how many of its facts have effects that wait for the disk
         self._quiet_waiters: list[Any] = []
         self.asks: Asks = {}  # to be written with the rows
-        self.closing = False  # it has ended, and is being closed
         self.gone = False  # it is closed, and takes no facts any more
         self.load_kept = False  # the job cache has the batch's load
         self.is_new = False  # it was started in this process
         self.progress_timer: Any = None
         self.progress_at = clock.now()  # time of the last progress event; the first one is "new"
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the batch has ended, and nothing is left to be done before it is closed."""
-        return bool(self.batch.finished) and not self.waiting
 
     def step(self, fact: facts.Fact) -> None:
         """Have the batch take a fact, and perform its effects."""

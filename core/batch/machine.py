@@ -29,7 +29,7 @@ from collections.abc import Callable
 from typing import Any
 
 from saltext.jobs.core.batch import ending, facts, holding, sending
-from saltext.jobs.core.batch.facts import Announce, Close, Effect, Fact, LookUp, Recovered
+from saltext.jobs.core.batch.facts import Announce, Effect, Fact, LookUp, Recovered
 from saltext.jobs.core.batch.state import BatchState
 
 
@@ -83,8 +83,7 @@ class Batch(BatchState):
         self.finished = now
         self.checks.end()
         self.paused = self.pace.publish_at = None
-        end: list[Effect] = [Close()]
-        return end if self.halted else [Announce("complete"), *end]
+        return [] if self.halted else [Announce("complete")]
 
 
 # -- the start of an engine --------------------------------------------------------------------------------------------
@@ -103,7 +102,7 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
     if batch.started is None:
         return []  # it begins with the next Tick
     if batch.finished:
-        return [Announce("halted" if batch.halted else "complete"), Close()]
+        return [Announce("halted" if batch.halted else "complete")]
     batch.publish_window.reset()
     batch.rights.doubt()
     batch.checks.recover(now)
@@ -115,11 +114,6 @@ def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
     batch.inflight.recover(now, batch.stepped_at - DOUBTFUL if master_may_have_ended else None)
     batch.catching_up = set(batch.unsettled())
     return [*effects, LookUp(tuple(batch.catching_up))] if batch.catching_up else effects
-
-
-def _closed(batch: BatchState, _fact: facts.Closed, _now: float) -> list[Effect]:
-    batch.closed = True
-    return []
 
 
 _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
@@ -146,5 +140,4 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.Allotted: sending.allotted,
     facts.Approved: holding.approved,
     facts.Recovered: _recover,
-    facts.Closed: _closed,
 }

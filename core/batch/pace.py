@@ -128,11 +128,11 @@ class Pace(Kept):
         return self.size if self.stages[self.stage].wave else None
 
 
-#: A slot waits for others for at most this share of the median run time, and for at most this many seconds.
+#: A slot waits for others for at most this share of the usual run time, and for at most this many seconds.
 LONGEST = 0.04
 LONGEST_SECONDS = 5.0
-#: Run times that are kept: those of the minions that returned last.
-_SAMPLE = 101
+#: By how much a run time moves the usual one up or down at most: so that stays near the median of the last ones.
+_STEP = 1.1
 
 
 @dataclasses.dataclass(slots=True)
@@ -144,15 +144,17 @@ class PublishWindow(Kept):
 
     least: float
     batch_wait: float
-    # Run times in seconds, of the minions that returned last.
-    runs: collections.deque[float] = kept(
-        lambda: collections.deque(maxlen=_SAMPLE), list, lambda values: collections.deque(values, maxlen=_SAMPLE)
-    )
+    usual: float = kept(float)  # for how many seconds minions run the job
     first: float | None = kept(nothing)  # when the first of the slots that wait for a publish was freed
 
     def ran(self, seconds: float) -> None:
         """Note how long a minion ran the job."""
-        self.runs.append(max(0.0, seconds))
+        self.usual = min(max(seconds, self.usual / _STEP), self.usual * _STEP) or max(0.0, seconds)
+
+    @property
+    def longest(self) -> float:
+        """For how many seconds to gather slots if others are likely to become free meanwhile."""
+        return max(self.least, min(LONGEST * self.usual, LONGEST_SECONDS))
 
     def freed(self, now: float) -> None:
         """Note that a minion has freed its slot."""
@@ -172,11 +174,6 @@ class PublishWindow(Kept):
         """
         if self.first is None:
             return self.least
-        median = self._median()
-        longest = min(LONGEST * median, LONGEST_SECONDS)
         # If so few minions are in flight that none is likely to end meanwhile, waiting gains nothing.
-        gains = gathers and not self.batch_wait and flying * longest >= median
-        return max(0.0, self.first + max(self.least, longest if gains else 0.0) - now)
-
-    def _median(self) -> float:
-        return sorted(self.runs)[len(self.runs) // 2] if self.runs else 0.0
+        gains = gathers and not self.batch_wait and flying * self.longest >= self.usual
+        return max(0.0, self.first + (self.longest if gains else self.least) - now)

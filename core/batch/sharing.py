@@ -18,9 +18,7 @@ from typing import Any
 
 from saltext.jobs.core.batch.facts import Allotted
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.pace import PublishWindow
-from saltext.jobs.core.batch.spec import PUBLISH_WINDOW
-from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.alarm import Alarm, Clock
 
 
 @dataclasses.dataclass(slots=True)
@@ -64,107 +62,56 @@ class Sharing:
     """
 
     def __init__(self, limit: int | None, loop: Any, clock: Clock, tell: Callable[[str, Allotted], None]) -> None:
-        self.limit, self._loop, self._clock, self._tell = limit, loop, clock, tell
+        self.limit, self._clock, self._tell = limit, clock, tell
         self._batches: dict[str, Batch] = {}
-        self._demands: dict[str, Demand] = {}  # of each of them, as of its last fact
-        self._window = PublishWindow(PUBLISH_WINDOW, 0.0)
         self._wanting: set[str] = set()
-        self._urgent = False  # one of ``_wanting`` has no answer yet, and gets one without gathering slots
-        self._changed = self._complete = False
+        self._served: dict[str, int] = {}  # in which round each batch last got something
         self._rounds = 0
-        self._timer: Any = None
-
-    # -- what happens --------------------------------------------------------------------------------------------------
+        self._alarm = Alarm(loop, clock, self._round)  # set if a batch may be told something new
 
     def enter(self, batch: Batch) -> None:
-        """Take in a batch."""
-        if self.limit is not None:
-            self._batches[batch.spec.jid], self._demands[batch.spec.jid] = batch, Demand(len(batch.flights))
-            self._changed = True
-
-    def note_completeness(self, complete: bool) -> None:
-        """Note whether all batches that have not ended were taken in. Until they are, the free room is not known."""
-        self._changed |= complete and not self._complete
-        self._complete = complete
-        self._plan()
+        """Take in a batch. All that have minions in flight must be in before the first one takes a fact."""
+        self._batches[batch.spec.jid] = batch
 
     def leave(self, jid: str) -> None:
         """A batch has ended."""
-        if self._batches.pop(jid, None) is not None:
-            del self._demands[jid]
-            self._wanting.discard(jid)
-            self._changed = True
-            self._plan()
+        del self._batches[jid]
+        self._wanting.discard(jid)
 
     def stepped(self, batch: Batch) -> None:
-        """A batch has taken a fact."""
-        jid, wanted, flying = batch.spec.jid, batch.room.wanted, len(batch.flights)
-        demand = self._demands.get(jid)
-        if demand is None:
+        """A batch has taken a fact: it may want more, or have freed slots, which are gathered for a while."""
+        if self.limit is None:
             return
-        if flying < demand.flying:
-            self._changed = True
-            self._window.freed(self._clock.now())
-            if batch.publish_window.runs:
-                self._window.ran(batch.publish_window.runs[-1])
-        if not wanted:
-            self._wanting.discard(jid)
-        elif wanted > demand.wanted:
-            self._wanting.add(jid)
-            self._changed = True
-            self._urgent |= batch.room.limit is None
-        demand.flying, demand.wanted = flying, wanted
-        self._plan()
+        wants_first = batch.room.wanted and batch.room.limit is None
+        if batch.room.wanted:
+            self._wanting.add(batch.spec.jid)
+        else:
+            self._wanting.discard(batch.spec.jid)
+        if self._wanting:
+            due = self._clock.now() + (0.0 if wants_first else batch.publish_window.longest)
+            self._alarm.set(due if self._alarm.due is None else min(due, self._alarm.due))
 
     def close(self) -> None:
         """Give nothing any more."""
-        if self._timer is not None:
-            self._loop.remove_timeout(self._timer)
-            self._timer = None
-
-    # -- who gets what -------------------------------------------------------------------------------------------------
+        self._alarm.close()
 
     @property
     def in_flight(self) -> int:
         """How many minions are in flight over all batches."""
-        return sum(demand.flying for demand in self._demands.values())
-
-    def _wait(self) -> float | None:
-        """Return for how many more seconds to gather freed slots; None if no batch would be told anything new now."""
-        if not self._changed or not self._wanting:
-            return None
-        if self._urgent or self._window.first is None:
-            return 0.0
-        return self._window.left(self._clock.now(), self.in_flight, gathers=True)
-
-    def _plan(self) -> None:
-        """Set the time of the next round, if it would tell a batch anything new."""
-        if self._timer is not None and not self._urgent:
-            return
-        wait = self._wait()
-        if wait is not None:
-            self.close()
-            self._timer = self._loop.call_later(wait, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        if self._wait() is not None:
-            self._round()
+        return sum(len(batch.flights) for batch in self._batches.values())
 
     def _round(self) -> None:
         """Give the free room to the batches that want it, and tell the others what they wait for."""
-        self._changed = self._urgent = False
         self._rounds += 1
-        self._window.reset()
-        known = self.limit if self._complete and self.limit is not None else 0
-        given = share(known - self.in_flight, self._demands)
+        demands = {
+            jid: Demand(len(batch.flights), batch.room.wanted, self._served.get(jid, 0))
+            for jid, batch in self._batches.items()
+        }
+        given = share((self.limit or 0) - self.in_flight, demands)
         for jid in sorted(self._wanting):
-            demand, count = self._demands[jid], given[jid]
-            before, limit = demand.flying, None if count >= demand.wanted else known
+            count = given[jid]
+            limit = None if count >= demands[jid].wanted else self.limit
             if count:
-                demand.served = self._rounds
+                self._served[jid] = self._rounds
             if count or limit != self._batches[jid].room.limit:
                 self._tell(jid, Allotted(count, limit))
-            if demand.flying < before + count:
-                self._changed = True  # rights or windows kept it from sending: others get the room
-        self._plan()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from saltext.jobs.core import lines
@@ -27,9 +27,8 @@ from saltext.jobs.core.batch.summary import counts, summary
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.engine.service import Service
-from saltext.jobs.core.errors import NotYet, StateError
+from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger.batches import Kind
-from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.log.records import Published, Record
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
@@ -62,15 +61,15 @@ class BatchShell:
         self._sharing = sharing(settings.max_in_flight, ports.loop, ports.clock, self._tell)
         self._proof = Proof(ports.loop, ports.clock, ports.log(self, ports.store.cursor()), self)
         ports.questions.read_log = self._proof.read_on
-        self._effects = Effects(ports, self._close)
-        self._turns = Turns(ports.loop, ports.disk_worker, ports.store, self._effects.perform, self._position)
+        self._effects = Effects(ports)
+        self._turns = Turns(ports.loop, ports.disk_worker, ports.store, self._perform, lambda: self._proof.position)
         self.history = History()
         control = {verb: functools.partial(self._control, make) for verb, make in _WISHES.items()}
         self.service = Service(ports.loop, ports.inbox, {"start": self._start_batch, **control})
-        self._timer: Any = None  # of the next maintenance
-        self._is_complete = False  # all batches that are on the disk are told what the log has
+        self._timer: Any = None  # of the next maintenance, or of the next try to begin
+        self._is_ready = False  # the batches that an earlier engine left are known
         self.live: dict[str, Live] = {}
-        self._adopted: dict[Live, None] = {}  # those of ``live`` that were not told yet that this engine has started
+        self._adopted: set[Live] = set()  # those of ``live`` that were not told yet that this engine has started
         self._tally = Tally(ports.clock.now())
 
     def start(self) -> None:
@@ -79,13 +78,20 @@ class BatchShell:
 
     def _begin(self) -> None:
         """Adopt the batches that an earlier engine left, take the requests made meanwhile, and go on."""
-        self._maintain()  # first, so that each batch is told what the log has had since it was written
-        self._proof.start()
+        if not self._attempt("the batches", self._adopt_all):
+            self._timer = self._ports.loop.call_later(self._interval, self._begin)
+            return
+        self._is_ready = True
+        self.take_requests()  # first, so that a batch that is to stop sends no more
+        for live in list(self._adopted):
+            self._recover(live)
+        self._maintain()
+        self._proof.start()  # each batch is told what the log has had since it was written
         log.info("Carrying on %d batches", len(self.live))
 
     def take_requests(self) -> None:
         """Carry out what runners have asked for, once the batches that an earlier engine left are known."""
-        if self._timer is not None:
+        if self._is_ready:
             self._attempt("the requests", self.service.take)
 
     def metrics(self) -> Figures:
@@ -96,10 +102,6 @@ class BatchShell:
             **of_publisher(BATCH_MANAGER, ports.publisher),
             **of_bus(BATCH_MANAGER, ports.bus),
         }
-
-    def _position(self) -> Position | None:
-        """Return up to which place of the log all batches have been told what it has; None if that is not known."""
-        return self._proof.position if self._is_complete else None
 
     def _tell(self, jid: str, fact: facts.Fact) -> None:
         """Have a batch take a fact, unless it has ended."""
@@ -200,7 +202,7 @@ class BatchShell:
 
     def _control(self, make: Callable[[Mapping[str, Any], str], facts.Fact], request: Mapping[str, Any]) -> Any:
         fact = make(request, str(request.get("user", "")))
-        live = self._find_read(str(request.get("jid")))
+        live = self.live.get(str(request.get("jid")))
         if live is not None and not isinstance(fact, (facts.StopRequested, facts.PauseRequested)):
             self._recover(live)  # before it may send again
         if live is None or not live.batch.accepts(fact):
@@ -215,20 +217,9 @@ class BatchShell:
         await live.quiet()
         return True
 
-    def _find_read(self, jid: str) -> Live | None:
-        """
-        Return a batch that has not ended, or None.
-
-        :raises NotYet: if the batch is on the disk, but could not be read until now.
-        """
-        live = self.live.get(jid)
-        if live is None and self._ports.store.kind_of(jid) is Kind.OPEN:
-            raise NotYet(f"Batch {jid} cannot be read now")
-        return live
-
     async def _start_batch(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
         ports, spec = self._ports, Spec.from_dict(request["spec"])
-        known = self._find_read(spec.jid)
+        known = self.live.get(spec.jid)
         kind = ports.store.kind_of(spec.jid) if known is None else None
         if kind is Kind.ASIDE:
             raise StateError(f"Batch {spec.jid} was started before, and cannot go on; see the log")
@@ -276,30 +267,23 @@ class BatchShell:
     # -- looking after batches ----------------------------------------------------------------------------------------
 
     def _maintain(self) -> None:
-        """Do the regular work, also at the start. A step that fails is repeated next time, and does not stop the others."""
+        """Do the regular work. A step that fails is repeated next time, and does not stop the others."""
         self._timer = self._ports.loop.call_later(self._interval, self._maintain)
-        self._attempt("the batches", self._adopt_all)
         if self.live:
             self._turns.write()
-        self.take_requests()  # first, so that a batch that is to stop sends no more
-        for live in list(self._adopted):
-            self._attempt(f"batch {live.jid}", self._recover, live)
+        self.take_requests()
         for live in list(self.live.values()):
-            self._attempt(f"batch {live.jid}", self._maintain_one, live)
+            self._attempt(f"batch {live.jid}", live.heed_clock)
             self._attempt(f"the job of batch {live.jid}", self._ports.store.keep_job, live.jid)
         self._attempt("old batches", self._forget_old)
 
     def _recover(self, live: Live) -> None:
         """Tell a batch that this engine has started, if it was not told yet."""
         if live in self._adopted:
-            del self._adopted[live]
-            live.step(self._recovered(live))
-
-    def _recovered(self, live: Live) -> facts.Recovered:
-        """Return the fact of this engine's start. Minions take a while to connect to a master that has just started."""
-        left = YOUNG - self._ports.master_age()
-        settled_at = self._ports.clock.now() + left if left > 0 else 0.0
-        return facts.Recovered(settled_at, self._ports.is_takeover, self._sharing.limit is not None)
+            self._adopted.discard(live)
+            left = YOUNG - self._ports.master_age()  # minions take a while to connect to a master that has just started
+            settled_at = self._ports.clock.now() + left if left > 0 else 0.0
+            live.step(facts.Recovered(settled_at, self._ports.is_takeover, self._sharing.limit is not None))
 
     def _attempt(self, what: str, function: Callable[..., T], *args: Any) -> T | None:
         """Call a function; an error is logged, and the next pass calls it again."""
@@ -311,30 +295,20 @@ class BatchShell:
             log.exception("%s: maintenance failed, and is tried again", what.capitalize())
         return None
 
-    def _adopt_all(self) -> None:
-        """Take in the batches that are on the disk."""
-        store = self._ports.store
-        for jid in store.jids(Kind.OPEN):
-            if jid not in self.live:
-                self._attempt(f"batch {jid}", self._adopt, jid)
-        self._is_complete = all(jid in self.live for jid in store.jids(Kind.OPEN))
-        self._sharing.note_completeness(self._is_complete)
+    def _adopt_all(self) -> bool:
+        """Take in the batches that are on the disk: all, or none if one cannot be read now."""
+        found = [self._read(jid) for jid in self._ports.store.jids(Kind.OPEN)]
+        self._adopted = {self._take_in(batch) for batch in found if batch is not None}
+        return True
 
-    def _adopt(self, jid: str) -> None:
+    def _read(self, jid: str) -> Batch | None:
         store = self._ports.store
         try:
-            batch = store.load(jid)
+            return store.load(jid)
         except StateError as exc:
             store.set_aside(jid)
             log.error("Batch %s is set aside and the others go on: %s", jid, exc)
-            return
-        if batch is not None:
-            self._adopted[self._take_in(batch)] = None
-
-    def _maintain_one(self, live: Live) -> None:
-        live.heed_clock()
-        if live.is_over:
-            self._close(live)  # closing failed before, or a crash came first
+            return None
 
     def _forget_old(self) -> None:
         now = self._ports.wall()
@@ -343,14 +317,15 @@ class BatchShell:
         self._ports.store.forget(Kind.ASIDE, now - KEPT_ASIDE)
         self.service.sweep(now)
 
-    def _close(self, live: Live) -> None:
-        if not live.closing:
-            live.closing = True
+    def _perform(self, live: Live, effects: Sequence[facts.Effect]) -> None:
+        """Perform effects of a batch, and close it after its last ones."""
+        self._effects.perform(live, effects)
+        if live.batch.finished and not (live.waiting or live.batch.closed):
+            live.batch.closed = True
             self._ports.loop.spawn_callback(self._close_down, live)
 
     async def _close_down(self, live: Live) -> None:
         """Close a batch: from now on no engine drives it."""
-        live.step(facts.Closed())
         await live.durable()
         live.close()
         del self.live[live.jid]

@@ -200,13 +200,13 @@ def two_digits(number: float) -> float:
 
 def _seconds_left(batch: Batch, numbers: Mapping[str, Any]) -> float | None:
     """
-    Return for about how many seconds a batch will still run, by the median run time and the present size, which says more
+    Return for about how many seconds a batch will still run, by the usual run time and the present size, which says more
     than the pace so far. None if that is not known: before the first return, after the end, and while the batch waits.
     """
-    runs, left = sorted(batch.publish_window.runs), numbers["active"] + (0 if batch.halted else numbers["pending"])
-    if batch.finished or batch.state == "paused" or batch.waits_for_room() or not (runs and left):
+    usual, left = batch.publish_window.usual, numbers["active"] + (0 if batch.halted else numbers["pending"])
+    if batch.finished or batch.state == "paused" or batch.waits_for_room() or not (usual and left):
         return None
-    return two_digits((runs[len(runs) // 2] + batch.spec.batch_wait) * max(1.0, left / batch.pace.size))
+    return two_digits((usual + batch.spec.batch_wait) * max(1.0, left / batch.pace.size))
 
 
 # -- its minions -------------------------------------------------------------------------------------------------------

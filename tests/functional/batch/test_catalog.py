@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch.catalog import Catalog, chooser
-from saltext.jobs.core.batch.facts import Closed
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.errors import JobCacheError, Refused
 from saltext.jobs.core.master.job_cache import JobCache
@@ -30,8 +29,7 @@ def ended(tmp_path):
     opts = options_in(tmp_path)
     bench = Bench("abcd", "4", jid=JIDS[0])
     bench.sent(missed="abcd")
-    bench.tell(Closed())
-    bench.keep(BatchStore(opts))
+    bench.keep(BatchStore(opts), ended=True)
     return opts
 
 

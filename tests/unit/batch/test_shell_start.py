@@ -27,10 +27,12 @@ def _troubled(name):
     return method
 
 
-STEPS = ["jids", "load", "sweep", "forget", "show_to_salt"]
+READS, STEPS = ["jids", "load"], ["sweep", "forget", "show_to_salt"]
 #: A store that raises ``trouble``, as long as there is any, in the call that ``fails_at`` names.
 TroubledStore = type(
-    "TroubledStore", (BatchStore,), {"fails_at": "", "trouble": None, **{n: _troubled(n) for n in (*STEPS, "write")}}
+    "TroubledStore",
+    (BatchStore,),
+    {"fails_at": "", "trouble": None, **{n: _troubled(n) for n in (*READS, *STEPS, "write")}},
 )
 
 
@@ -67,6 +69,21 @@ def test_what_fails_at_the_start_is_tried_again_and_delays_nothing_else(bench, n
     assert bench.end(jid=OTHER).success is True
     bench.store.trouble = None
     assert bench.end(seconds=60).success is True
+    assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
+
+
+@pytest.mark.parametrize("name", READS)
+def test_an_engine_that_cannot_read_its_batches_now_begins_once_it_can(bench, name):
+    bench.begin("ab", "1", timeout=60.0)
+    bench.shell.close()
+    bench.store.fails_at, bench.store.trouble = name, OSError(errno.EIO, "Input/output error")
+    bench.start()
+    started = bench.ask("start", spec=spec("cd", "2", jid=OTHER, fun="state.apply").as_dict())
+    bench.run(20)
+    assert started not in bench.inbox.replies
+    bench.store.trouble = None
+    assert bench.end(seconds=60).success is True
+    assert bench.end(seconds=60, jid=OTHER).success is True
     assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
 
 
