@@ -33,6 +33,8 @@ from saltext.jobs.core.ledger import outbox
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.recorder.consumer import Consumer, reader_of
+from saltext.jobs.core.recorder.reading import Reading
+from saltext.jobs.core.recorder.recipients import ToReturner
 from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.recorder.source import Source
 from saltext.jobs.core.site import site_of
@@ -80,7 +82,8 @@ class Rig:
         source, tables = Source(self.opts, settings), site_of(self.opts).tables
         tables.open()
         outbox.keep(tables, reader_of(name), {}, outbox.Place(0, tables.gaps()))  # a new one would begin at the end
-        self.consumer = Consumer(self.loop, Clock(), name, self.returner, source, tables)
+        reading = Reading(name, reader_of(name), self.returner, source, tables)
+        self.consumer = Consumer(self.loop, Clock(), name, ToReturner(self.returner, source), tables, reading=reading)
         self._salt_cache = salt.loader.returners(self.opts, {})
 
     def fill(self, count):

@@ -47,24 +47,14 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     "retry_transitions_total": ("outcome", "Times that an entry came into a state; sent is a replay."),
     "retry_paused": ("", "Whether replays are paused."),
     # job_recorder
-    "recorder_records_total": ("", "Records that returners have got, in all."),
-    "recorder_events_total": ("", "Events taken in because of the option events."),
-    "recorder_events_dropped_total": ("", "Of these, dropped for lack of room."),
+    "recorder_records_total": ("", "Records and notices that were delivered, in all."),
     "recorder_delivered_total": ("returner", "Records that it has got."),
-    "recorder_dropped_total": (
-        "returner",
-        "Records that it will never get: the log or the job cache has them no more.",
-    ),
+    "recorder_dropped_total": ("returner", "Records that it will never get: they are kept no more."),
     "recorder_lag_records": ("returner", "Records that it has not got yet."),
     "recorder_lag_seconds": ("returner", "Time since the oldest of these was taken in."),
     "recorder_refused_records": ("returner", "Records that it refused, and that are tried again."),
     "recorder_set_aside_records": ("returner", "Records that it refused for good."),
     "recorder_trouble": ("returner", "Whether it accepts no records at present."),
-    # job_notices
-    "notices_waiting": ("target", "Notices that have not arrived yet."),
-    "notices_sent_total": ("target", "Notices that have arrived."),
-    "notices_failures_total": ("target", "Tries that failed."),
-    "notices_dropped_total": ("target", "Notices that were given up."),
 }
 
 

@@ -1,5 +1,7 @@
 """
-Record the loads and returns that the job cache ``salt_cache`` has, into one or more returners.
+Record the loads and returns that the job cache ``salt_cache`` has, into one or more returners; and send people notices, by a
+signed webhook and by Salt's own returners: a batch was halted, has failed or waits for an approval; owed jobs were given up;
+an engine hangs; or one of these is over.
 
 .. code-block:: yaml
 
@@ -11,32 +13,53 @@ Record the loads and returns that the job cache ``salt_cache`` has, into one or 
         - pgjsonb
         - rawfile_json: {ret_config: audit}
 
-Its options are under ``job_recorder:`` in the master's configuration; ``docs/job_recorder.md`` describes them. The
-``job_recorder`` runner shows what it does.
+    job_notices:
+      url: https://ops.example.com/hooks/salt
+      secret: sdb://vault/notices
 
-This file only wires: policy is in ``core/recorder/pipeline.py``, input and output in ``core/recorder/consumer.py``.
+Its options are under ``job_recorder:`` and ``job_notices:`` in the master's configuration; ``docs/job_recorder.md`` and
+``docs/notices.md`` describe them. The ``job_recorder`` runner shows what it does.
+
+This file only wires: policy is in ``core/recorder/pipeline.py`` and ``core/recorder/reported.py``, input and output in
+``core/recorder/consumer.py`` and ``core/recorder/watch.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import socket
+import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.batch import summary, words
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
+from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
-from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ledger.batches import Kind
+from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.options import read_settings
-from saltext.jobs.core.options.engines import RecorderSettings
-from saltext.jobs.core.recorder.consumer import Consumer
+from saltext.jobs.core.options import is_configured
+from saltext.jobs.core.options.engines import RecorderSettings, ReturnerChoice
+from saltext.jobs.core.recorder.consumer import Consumer, reader_of
+from saltext.jobs.core.recorder.notice import GivenUp, Seen, plain
+from saltext.jobs.core.recorder.reading import Reading
+from saltext.jobs.core.recorder.recipients import Recipient, Send, ToPeople, ToReturner
+from saltext.jobs.core.recorder.reported import Reported
 from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.recorder.shell import Ports, RecorderShell
 from saltext.jobs.core.recorder.source import Source
-from saltext.jobs.core.recorder.usable import check
+from saltext.jobs.core.recorder.usable import NOTICES, notices_of, settings_of
+from saltext.jobs.core.recorder.watch import Sights, Watch, known_of
+from saltext.jobs.core.recorder.webhook import Webhook
+from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
@@ -45,6 +68,14 @@ __virtualname__ = JOB_RECORDER
 
 # Salt's loader brings these.
 __opts__: Mapping[str, Any]
+
+#: Seconds for which a returner may wait for its server, unless it sets a time-out itself. The one for mail sets none,
+#: and would wait for ever.
+_PATIENCE = 30.0
+#: Most seconds before a notice that did not arrive is sent again.
+_LONGEST = 300.0
+#: Kinds of notices after which nothing is wrong.
+_GOOD = ("recovered", "test")
 
 
 def __virtual__() -> str:
@@ -57,29 +88,84 @@ def start(**options: Any) -> None:
 
     :param options: engine options; those under ``job_recorder:`` in the master's configuration are read first.
     """
-    engine.run(__opts__, JOB_RECORDER, lambda: _settings(options), _wired)
-
-
-def _settings(options: Mapping[str, Any]) -> RecorderSettings:
-    settings = read_settings(RecorderSettings, JOB_RECORDER, __opts__.get(JOB_RECORDER), options)
-    check(__opts__, settings)
-    return settings
+    engine.run(__opts__, JOB_RECORDER, lambda: settings_of(__opts__, __opts__.get(JOB_RECORDER), options), _wired)
 
 
 def _wired(settings: RecorderSettings, loop: Any, lease: Lease) -> RecorderShell:
-    opts, clock, tables = __opts__, Clock(), site_of(__opts__).tables
-    consumers = [
-        Consumer(
-            loop,
-            clock,
-            choice.label,
-            ReturnerModule(opts, choice.returner, choice.ret_config),
-            Source(opts, settings),
-            tables,
-            lease,
-            settings.catch_up,
-        )
-        for choice in settings.returners
-    ]
+    opts, clock, tables, notices = __opts__, Clock(), site_of(__opts__).tables, notices_of(__opts__)
+    consumers, targets = list[Consumer](), list[Consumer]()
+    for choice, module in _modules(settings.returners):
+        name, source = choice.label, Source(opts, settings)
+        reading = Reading(name, reader_of(name), module, source, tables, lease, settings.catch_up)
+        consumers.append(Consumer(loop, clock, name, ToReturner(module, source), tables, lease, reading))
+    sends: list[Send] = [_to_returner(opts["id"], module) for _, module in _modules(notices.returners)]
+    if notices.url:
+        sends.insert(0, Webhook(notices.url, notices.secret, notices.ca_file))
+    for name, send in zip(notices.targets, sends, strict=True):
+        recipient: Recipient = ToPeople(name, send, notices.keep)
+        targets.append(Consumer(loop, clock, name, recipient, tables, lease, longest=_LONGEST))
+    watch = None
+    if targets:
+        socket.setdefaulttimeout(_PATIENCE)
+        reported = Reported(opts["id"], notices.kinds, notices.console, known_of(tables))
+        watch = Watch(_sights(opts, tables), reported, targets, tables, lease)
     bus, inbox = Bus(opts, loop, JOB_RECORDER), Inbox(opts, JOB_RECORDER, lease)
-    return RecorderShell(Ports(loop, clock, bus, inbox, Worker(loop), tables, lease, consumers), settings)
+    return RecorderShell(Ports(loop, clock, bus, inbox, Worker(loop), tables, lease, [*consumers, *targets], watch))
+
+
+def _modules(choices: Iterable[ReturnerChoice]) -> list[tuple[ReturnerChoice, ReturnerModule]]:
+    found = [(choice, ReturnerModule(__opts__, choice.returner, choice.ret_config)) for choice in choices]
+    for choice, module in found:
+        if why := module.why_absent():
+            log.error("%s gets nothing: %s", choice.label, why)
+    return found
+
+
+def _to_returner(master: str, returner: ReturnerModule) -> Send:
+    def send(notice: Mapping[str, Any]) -> None:
+        good = notice["kind"] in _GOOD
+        returner.store_return(
+            {
+                "id": master,
+                "jid": notice.get("jid", ""),
+                "fun": f"{NOTICES}.{notice['kind']}",
+                "fun_args": [],
+                "return": plain(notice["text"]),
+                "success": good,
+                "retcode": 0 if good else 1,
+            }
+        )
+
+    return send
+
+
+def _sights(opts: Mapping[str, Any], tables: Tables) -> Sights:
+    store, queue = BatchStore(opts), RetryStore(tables) if is_configured(opts, JOB_RETRY) else None
+    return Sights(
+        jids=lambda: store.jids(Kind.OPEN, Kind.ENDED),
+        look=lambda jid: _look(store, jid),
+        given_up=lambda: {} if queue is None else _given_up(queue),
+        silent=lambda: {name: requests.silent_for(opts, name) for name in (BATCH_MANAGER, JOB_RETRY)},
+    )
+
+
+def _look(store: BatchStore, jid: str) -> Seen | None:
+    try:
+        batch = store.read(jid)
+    except StateError:  # the batch_manager engine says so in the log, and sets it aside
+        return None
+    if batch is None:
+        return None
+    found = summary.summary(batch, time.time())
+    return Seen({**found, "halted_reason": words.why_halted(found)}, summary.minions(batch))
+
+
+def _given_up(queue: RetryStore) -> dict[str, GivenUp]:
+    """Return the jobs of the retry queue that were given up for some minions. :raises OSError: when it cannot be read."""
+    dead, names = dict[str, dict[str, str]](), dict[str, str]()
+    for entry, snapshot in queue.entries():
+        if entry.state is State.DEAD:
+            fun = snapshot["load"].get("fun")
+            names[entry.jid] = ",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun)
+            dead.setdefault(entry.jid, {})[entry.minion] = entry.reason
+    return {jid: GivenUp(jid, names[jid], minions) for jid, minions in dead.items()}

@@ -1,7 +1,7 @@
 """
 Show the results of the runners of saltext-jobs as tables that fit the terminal.
 
-``salt-run`` uses it by itself for ``batch.*``, ``job_retry.*``, ``job_cache.*``, ``job_recorder.*``, ``job_notices.*`` and
+``salt-run`` uses it by itself for ``batch.*``, ``job_retry.*``, ``job_cache.*``, ``job_recorder.*`` and
 ``jobs_doctor.*``, unless ``--out`` or ``output:`` in the master's configuration names another. Programs get plain data:
 
 .. code-block:: bash
@@ -26,7 +26,6 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.batch import tables as batches
 from saltext.jobs.core.display import facts, terminal
 from saltext.jobs.core.display.page import Page
-from saltext.jobs.core.notices import tables as notices
 from saltext.jobs.core.recorder import tables as recorder
 from saltext.jobs.core.retry import tables as retries
 from saltext.jobs.core.store import tables as jobs
@@ -39,7 +38,7 @@ __virtualname__ = "jobs_table"
 __opts__: Mapping[str, Any]
 __salt__: Mapping[str, Callable[..., str]]
 
-_RUNNERS = ("batch", "job_retry", "job_cache", "job_recorder", "job_notices", "jobs_doctor")
+_RUNNERS = ("batch", "job_retry", "job_cache", "job_recorder", "jobs_doctor")
 #: The function that draws each result; ``facts`` draws the others.
 _PAGES: dict[str, Callable[[Any, Page], None]] = {
     **dict.fromkeys(("batch.list", "batch.list_active"), batches.listed),
@@ -54,7 +53,6 @@ _PAGES: dict[str, Callable[[Any, Page], None]] = {
     "job_cache.minions": jobs.minions,
     "job_cache.outcome": jobs.outcome,
     "job_cache.running": jobs.running,
-    "job_notices.stats": notices.stats,
     "job_recorder.stats": recorder.stats,
     "job_recorder.set_aside": recorder.set_aside,
     **dict.fromkeys(("jobs_doctor.run", *(f"{runner}.doctor" for runner in _RUNNERS)), facts.doctor),

@@ -9,8 +9,9 @@ Store loads, returns and events in the PostgreSQL tables of Salt's pgjsonb retur
     returner.pgjsonb_bulk.host: db.example.com
     returner.pgjsonb_bulk.keep_days: 400
 
-It is for the ``job_recorder`` engine; ``docs/pgjsonb_bulk.md`` describes it. Options that are not set are taken from
-``returner.pgjsonb``. Needs psycopg: ``pip install saltext-jobs[postgresql]``.
+It is for the ``job_recorder`` engine, and for events by Salt's ``event_return: pgjsonb_bulk``; ``docs/pgjsonb_bulk.md``
+describes it. Options that are not set are taken from ``returner.pgjsonb``. Needs psycopg:
+``pip install saltext-jobs[postgresql]``.
 """
 
 from __future__ import annotations
@@ -63,6 +64,20 @@ def save_load(jid: str, load: Mapping[str, Any], minions: Any = None) -> None:
     from saltext.jobs.core.postgresql.rows import LOAD
 
     _store_one({"kind": LOAD, "jid": jid, "time": time.time(), "data": load})
+
+
+def event_return(events: Sequence[Mapping[str, Any]]) -> None:
+    """Store events, without secrets. Their time is now: each gets one of its own."""
+    from saltext.jobs.core.master.secrets import event_for_history
+    from saltext.jobs.core.postgresql.rows import EVENT
+
+    now = time.time()
+    records = [
+        {"kind": EVENT, "tag": event["tag"], "time": now + number / 1e6, "data": event_for_history(event["data"])}
+        for number, event in enumerate(events)
+    ]
+    for reason in store_many(records).values():
+        raise ValueError(reason)
 
 
 def _store_one(record: Mapping[str, Any]) -> None:

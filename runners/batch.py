@@ -178,13 +178,13 @@ def status(jid: object) -> dict[str, Any]:
     :return: a dict with jid, fun, arguments (words, as they would be typed; those named like a password or a token are
         hidden, and from users with limited rights all of batches that others have started), options (of ``batch.start``, by
         name; None if not given), tgt, tgt_type, user, driver, state (running, paused, stopping, complete, halted), the
-        counts total, completed (returned with success), active, pending, failed, lost, offline, killed and timed_out,
+        counts total, completed (returned with success), active, pending, failed, lost, offline, queued, killed, timed_out,
         batch_size, stage, stages, sizes (as in ``batch.preview``), halted, halted_reason, stopped_by (a user),
         created, last_progress, age_seconds, rate (minions per minute since the start),
         eta_seconds (an estimate, or None), paused_by (operator, publish, permission, approval, window, start or rights;
         None if it is not paused), paused_reason, opens_at (when it goes on), blocked_reason (how other batches keep it
         from sending to more minions, or None), check (whether one is under way), approve (the stage that batch.approve
-        would approve, counted from 0, or None), success, handed_over (how many absent minions job_retry has taken),
+        would approve, counted from 0, or None), success,
         survivors (minions that still run the job after the last kill), unsure (as in ``batch.preview``), parent (the jid
         of the batch that it retries, or None), engine (whether the engine that drives it runs; None once the batch has
         ended), engine_silent_seconds (for how long that engine has not answered; None if it does) and engine_master (the
@@ -269,7 +269,8 @@ def minions(jid: object, state: object = None) -> catalog.Minions:
     the job has ``begun``. Times are Unix time in seconds.
 
     :param str jid: the batch's jid.
-    :param str state: only minions in this state: pending, active, completed, failed, lost, offline, killed or timed_out.
+    :param str state: only minions in this state: pending, active, completed, failed, lost, offline, queued (job_retry owes
+        them the job; ``why`` says how that stands), killed or timed_out.
 
     CLI Example:
 
@@ -297,7 +298,7 @@ def failures(jid: object) -> dict[str, Any]:
 
     :param str jid: the batch's jid.
     :return: the dict of ``batch.status`` with unsuccessful (how many) and groups: a list of dicts with count, state (failed,
-        timed_out, lost, killed or offline), retcode (or None), text (of the first minion) and minions.
+        timed_out, lost, killed, offline or queued), retcode (or None), text (of the first minion) and minions.
 
     CLI Example:
 
@@ -485,8 +486,8 @@ def retry(jid: object, which: object = "failed") -> Any:
     Returns the new batch's summary; its ``parent`` is ``jid``.
 
     :param str jid: the batch's jid.
-    :param str which: failed, lost, offline, timed_out, or all. ``all`` means all minions that did not complete, but for
-        those that were handed over to job_retry.
+    :param str which: failed, lost, offline, timed_out, or all: all minions that did not complete. Minions to which job_retry
+        owes the job are never among them; ``job_retry.cancel jid=JID`` takes the job back, and makes them offline.
 
     CLI Example:
 
@@ -708,7 +709,11 @@ def _with_returns(jid: str) -> tuple[catalog.Summary, catalog.Minions, words.Ret
 
 
 def _catalog() -> catalog.Catalog:
+    import functools
+
     from saltext.jobs.core.batch.catalog import Catalog
     from saltext.jobs.core.master import caller
+    from saltext.jobs.core.retry.store import owed_of
 
-    return Catalog(__opts__, caller.sight(__opts__, globals().get("__user__")))
+    sight = caller.sight(__opts__, globals().get("__user__"))
+    return Catalog(__opts__, sight, functools.partial(owed_of, __opts__))

@@ -188,7 +188,7 @@ def outcome(jid: object) -> dict[str, Any]:
     minions of the job are not known), ``returned`` and ``failed``; ``missing`` (names of minions that have not returned, and
     of which no batch and no queue knows more); ``owed`` (``{minion: state}``, the minions for which ``job_retry`` keeps the
     job, and the state of the entry; None if its queue cannot be read); and ``groups``, a list of dicts with ``count``,
-    ``state`` (of a batch also killed, offline, lost or timed_out), ``retcode`` (or None), ``text`` (of the first minion) and
+    ``state`` (of a batch also that of ``batch.minions``), ``retcode`` (or None), ``text`` (of the first minion) and
     ``minions``.
 
     CLI Example:
@@ -222,18 +222,18 @@ def _owed(jid: str) -> dict[str, str] | None:
 
 
 def _ended(jid: str) -> dict[str, tuple[str, str]]:
-    """Return how a batch has ended on minions without success; nothing for another job."""
+    """Return how a batch stands on minions without success; nothing for another job."""
     from saltext.jobs.core.batch.catalog import Catalog
-    from saltext.jobs.core.batch.summary import minions as minions_of
-    from saltext.jobs.core.batch.words import BAD, meaning
+    from saltext.jobs.core.batch.words import meaning
 
+    batches = Catalog(__opts__)
     try:
-        batch = Catalog(__opts__).ours(jid)
+        batch = batches.ours(jid)
     except Refused as exc:
         runner.note(globals(), f"It is not known how the batch has ended: {exc}")
         return {}
-    found = {} if batch is None else minions_of(batch)
-    return {name: (one["state"], meaning(one)) for name, one in found.items() if one["state"] in BAD}
+    found = {} if batch is None else batches.minions(batch)
+    return {name: (one["state"], meaning(one)) for name, one in found.items() if one["state"] != "completed"}
 
 
 # ---------------------------------------------------------------------------------------------------------

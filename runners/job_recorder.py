@@ -1,10 +1,11 @@
 """
-See what the job_recorder engine does, and what it could not deliver.
+See what the job_recorder engine does, and what it could not deliver: records and notices.
 
 .. code-block:: bash
 
     salt-run job_recorder.stats
     salt-run job_recorder.set_aside
+    salt-run job_recorder.test_notice
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ def __virtual__() -> str:
 @runner.verb
 def stats(returner: object = None) -> Any:
     """
-    Return what the recorder has done since its engine started, for each returner.
+    Return what the recorder has done since its engine started, for each returner and each target of notices.
 
-    For each returner: ``delivered`` (loads, returns and events), ``queued`` (records that it has not got yet, at most
-    100,000), ``lag`` (the age of the oldest of them in seconds), ``dropped`` (records that it will never get, since the log
-    or the job cache has them no more), ``refused`` (records that it refused and gets again), ``set_aside`` (records that
-    it refused for good) and ``trouble`` (its last error, or None). Beside them: ``events`` and ``events_dropped`` (events
-    taken in, and dropped), ``bus_gaps`` (how often events may have been lost) and ``loop_lag`` (most seconds by which the
-    engine was late in the last minute).
+    A target of notices is named ``notices:webhook``, or ``notices:`` and its returner. For each: ``delivered`` (loads and
+    returns, or notices), ``queued`` (records that it has not got yet, at most 100,000), ``lag`` (the age of the oldest of
+    them in seconds), ``dropped`` (records that it will never get, since they are kept no more), ``refused`` (records that it
+    refused and gets again), ``set_aside`` (records that it refused for good) and ``trouble`` (its last error, or None).
+    Beside them: ``bus_gaps`` (how often events may have been lost) and ``loop_lag`` (most seconds by which the engine was
+    late in the last minute).
 
     :param returner: show this one only.
 
@@ -71,12 +72,13 @@ def history() -> Any:
 @runner.verb
 def doctor() -> dict[str, Any]:
     """
-    Return what an operator should know before relying on the recorder.
+    Return what an operator should know before relying on the recorder and on notices.
 
     The exit status of ``salt-run`` is 1 if something does not work, or soon will not; it is 0 if all findings are advice.
 
-    :return: a dict with engine (whether it runs), process (its pid, user and host), returners (those that get the records),
-        findings (one sentence for each thing that may need a change), and retcode (the exit status).
+    :return: a dict with engine (whether it runs), process (its pid, user and host), returners (those that get the records,
+        and the targets of notices), findings (one sentence for each thing that may need a change), and retcode (the exit
+        status).
 
     CLI Example:
 
@@ -86,6 +88,7 @@ def doctor() -> dict[str, Any]:
     """
     from saltext.jobs.core.recorder import doctor as examination
 
+    _require_no_peer()
     return examination.examine(__opts__)
 
 
@@ -94,8 +97,8 @@ def set_aside(returner: object = None, limit: object = 100) -> Any:
     """
     Return the records that a returner refused for good, oldest first.
 
-    For each returner a list of mappings: ``name``, ``kind`` (``load``, ``ret`` or ``event``), ``jid`` and ``minion``, or the
-    ``tag`` of an event, ``reason``, ``tries`` and ``time`` (Unix time).
+    For each returner a list of mappings: ``name``, ``kind`` (``load``, ``ret`` or ``notice``), ``jid`` (of a notice its id)
+    and ``minion``, ``reason``, ``tries`` and ``time`` (Unix time).
 
     :param returner: show this one only.
     :param limit: the most records to show for each returner, the newest ones.
@@ -150,12 +153,32 @@ def drop(returner: object = None, names: object = None) -> Any:
     return _change("drop", returner, names)
 
 
+@runner.verb
+def test_notice() -> Any:
+    """
+    Send a notice of the kind ``test`` to all targets of notices, and return their names. ``stats`` tells whether it has
+    arrived. A target gets no second test while one still waits.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_recorder.test_notice
+    """
+    _require_no_peer()
+    return _ask("test_notice", None)
+
+
 def _change(verb: str, returner: object, names: object) -> Any:
+    wanted = [] if names is None else list(kinds.NAMES.given("names", names))
+    _require_no_peer()
+    return _ask(verb, returner, names=wanted)
+
+
+def _require_no_peer() -> None:
     from saltext.jobs.core.master import caller
 
-    wanted = [] if names is None else list(kinds.NAMES.given("names", names))
     caller.require_no_peer(caller.caller(__opts__, globals().get("__user__")))
-    return _ask(verb, returner, names=wanted)
 
 
 def _ask(verb: str, returner: object, **more: object) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 # Every salt-run imports this file. What a call needs beyond these, it imports itself.
 from saltext.jobs.core import runner
-from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RECORDER, JOB_RETRY
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.options import kinds
 
 __virtualname__ = "jobs_doctor"
@@ -23,11 +23,11 @@ __opts__: Mapping[str, Any]
 __salt__: Mapping[str, Callable[[], dict[str, Any]]]
 
 _JOB_CACHE = "job_cache"
-_ENGINES = (BATCH_MANAGER, JOB_RETRY, JOB_RECORDER, JOB_NOTICES)
+_ENGINES = (BATCH_MANAGER, JOB_RETRY, JOB_RECORDER)
 #: The runner whose ``doctor`` examines a part.
 _DOCTORS = {BATCH_MANAGER: "batch", **{part: part for part in (_JOB_CACHE, *_ENGINES[1:])}}
 #: Our own names in the master's configuration, and what else of ours may be misspelt there.
-_SECTIONS = (*_ENGINES, "saltext_jobs_site", "salt_cache", "sqlite_cache_path", "postgresql")
+_SECTIONS = (*_ENGINES, "job_notices", "saltext_jobs_site", "salt_cache", "sqlite_cache_path", "postgresql")
 _VALUES = {"cache": ("sqlite", "postgresql"), "master_job_cache": ("salt_cache",), "saltext_jobs_site": ("postgresql",)}
 
 
@@ -40,9 +40,9 @@ def run() -> dict[str, Any]:
     """
     Return what does not work, of all that is configured or has open work; below that, advice.
 
-    It asks the doctors of ``batch``, ``job_retry``, ``job_cache``, ``job_recorder`` and ``job_notices``, and looks for names
-    of this extension that are misspelt in the master's configuration. The exit status of ``salt-run`` is 1 if something that
-    is configured, or has open work, does not work.
+    It asks the doctors of ``batch``, ``job_retry``, ``job_cache`` and ``job_recorder``, and looks for names of this
+    extension that are misspelt in the master's configuration. The exit status of ``salt-run`` is 1 if something that is
+    configured, or has open work, does not work.
 
     :return: a dict with parts (``{part: how it stands}``), findings (a sentence each; faults first, then advice), faults
         (how many of the findings are faults) and retcode (the exit status).

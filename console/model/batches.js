@@ -3,9 +3,9 @@
 import { Followed } from "./followed.js";
 
 /** The states of a minion of a batch, in the order in which they are shown. */
-export const STATES = ["completed", "active", "pending", "failed", "timed_out", "lost", "offline", "killed"];
+export const STATES = ["completed", "active", "pending", "failed", "timed_out", "lost", "offline", "queued", "killed"];
 /** States of a minion that has ended without success. */
-export const UNSUCCESSFUL = ["failed", "timed_out", "lost", "offline", "killed"];
+export const UNSUCCESSFUL = ["failed", "timed_out", "lost", "offline", "queued", "killed"];
 /** States of a batch that has ended. */
 const OVER = new Set(["complete", "halted"]);
 const KINDS = new Set(["new", "progress", "paused", "resumed", "check", "checked", "halted", "complete"]);
@@ -144,7 +144,7 @@ function timeLeft(batch, now) {
 
 /** Minions a minute since the start of the batch, and the seconds that the rest will take; null if unknown, or while it is held. */
 export function pace(batch, now) {
-  const ended = STATES.filter((state) => !["active", "pending", "offline"].includes(state)).reduce((sum, state) => sum + number(batch[state]), 0);
+  const ended = STATES.filter((state) => !["active", "pending", "offline", "queued"].includes(state)).reduce((sum, state) => sum + number(batch[state]), 0);
   const elapsed = (isOver(batch) ? batch.last_progress : now) - batch.created;
   const rate = elapsed > 0 ? (60 * ended) / elapsed : 0;
   if (isOver(batch)) return { rate: finite(rate), eta: null };

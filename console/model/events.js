@@ -1,7 +1,7 @@
 // The meaning of an event for this page, from its tag and its data. Every accepted minion can fire any event, so an event is a
 // hint: it changes what is shown, and everything that matters is then read from the API.
 
-const ENGINES = new Set(["batch_manager", "job_retry", "job_recorder", "job_notices"]);
+const ENGINES = new Set(["batch_manager", "job_retry", "job_recorder"]);
 const PLAIN = /^[^\s/\p{Cc}\p{Cs}]{1,255}$/u;
 
 /**

@@ -3,11 +3,11 @@
 import { STATES } from "./batches.js";
 import { Followed } from "./followed.js";
 
-const [PENDING, ACTIVE, COMPLETED, FAILED, LOST, OFFLINE] = ["pending", "active", "completed", "failed", "lost", "offline"].map((state) => STATES.indexOf(state));
+const [PENDING, ACTIVE, COMPLETED, FAILED, LOST, OFFLINE, QUEUED] = ["pending", "active", "completed", "failed", "lost", "offline", "queued"].map((state) => STATES.indexOf(state));
 /** The order of the table: minions with failures, then those that run the job, the longest first, those that wait, the others. */
-const WORST_FIRST = ["failed", "timed_out", "lost", "killed", "offline", "active", "pending", "completed"].map((state) => STATES.indexOf(state));
+const WORST_FIRST = ["failed", "timed_out", "lost", "killed", "offline", "queued", "active", "pending", "completed"].map((state) => STATES.indexOf(state));
 /** States that a return may still change: it may come late, or settle a doubt. */
-const OPEN = [PENDING, ACTIVE, LOST, OFFLINE];
+const OPEN = [PENDING, ACTIVE, LOST, OFFLINE, QUEUED];
 
 export class Members extends Followed {
   constructor() {

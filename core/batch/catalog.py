@@ -14,6 +14,7 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.batch import summary, words
 from saltext.jobs.core.batch.facts import Returned
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
@@ -31,16 +32,25 @@ STATES = (*words.WORDS, "complete")
 
 Summary = dict[str, Any]
 Minions = dict[str, dict[str, Any]]
+#: Returns, of the minions of a job that the retry queue has, whether they are still owed it, since when, and that in words.
+Owed = Callable[[str], Mapping[str, tuple[bool, float, str]]]
 
 
 class Catalog:
     """
     :param opts: the master's options.
     :param sees: tells of which loads the arguments are shown.
+    :param owed: looks into the retry queue. :raises OSError:
     """
 
-    def __init__(self, opts: Mapping[str, Any], sees: Callable[[Mapping[str, Any]], bool] = lambda load: True) -> None:
-        self._sees = sees
+    def __init__(
+        self,
+        opts: Mapping[str, Any],
+        sees: Callable[[Mapping[str, Any]], bool] = lambda load: True,
+        owed: Owed | None = None,
+    ) -> None:
+        self._sees, self._owed = sees, owed
+        self._told: dict[str, Minions] = {}  # by jid: what the retry queue says of minions
         self._store, self._returns = BatchStore(opts), Returns(site_of(opts).tables, JobCache(opts), is_fed(opts))
         self.engine = requests.is_running(opts, BATCH_MANAGER)
         self.silent = round(requests.silent_for(opts, BATCH_MANAGER)) or None
@@ -54,7 +64,32 @@ class Catalog:
             raise Refused(str(exc)) from exc
         if batch is not None and batch.closed:
             add_late_returns(batch, self._returns)
+            self._ask_queue(batch)
         return batch
+
+    def minions(self, batch: Batch) -> Minions:
+        """Return the minions of a batch of ours."""
+        found = summary.minions(batch)
+        for minion, told in self._told.get(batch.spec.jid, {}).items():
+            found[minion].update(told)
+        return found
+
+    def _ask_queue(self, batch: Batch) -> None:
+        """Of the minions that were handed over and have not returned: those that are owed nothing any more are away."""
+        names = [minion for minion, ended in batch.outcomes.items() if ended[0] is Outcome.QUEUED]
+        if not names or self._owed is None:
+            return
+        try:
+            owed = self._owed(batch.spec.jid)
+        except OSError as exc:
+            log.warning("It is not known whether minions of batch %s are still owed its job: %s", batch.spec.jid, exc)
+            return
+        for minion in names:
+            is_owed, since, why = owed.get(minion, (False, 0.0, "not there, and not owed the job by job_retry"))
+            since = since or batch.outcomes[minion][1]
+            if not is_owed:
+                batch.settle(minion, Outcome.OFFLINE, since, None)
+            self._told.setdefault(batch.spec.jid, {})[minion] = {"since": since, "why": why}
 
     def need(self, jid: str) -> Batch:
         """Return a batch of ours. :raises Refused: if there is none."""
@@ -78,7 +113,7 @@ class Catalog:
         """Return the summary and the minions of a batch. :raises Refused: if there is none."""
         batch = self.ours(jid)
         if batch is not None:
-            return self._summary(batch), summary.minions(batch)
+            return self._summary(batch), self.minions(batch)
         state = self.need_native(jid)
         return self._of_native(state), summary.native_minions(state)
 
@@ -130,8 +165,10 @@ def add_late_returns(batch: Batch, returns: Returns) -> None:
     Nobody writes them down a second time.
     """
     try:
-        for minion, retcode in returns.of(batch.spec.jid, batch.unsettled()).items():
-            batch.step(Returned(minion, retcode), batch.finished or batch.created)
+        found = returns.of(batch.spec.jid, batch.unsettled())
+        times = returns.times(batch.spec.jid, found)
+        for minion, retcode in found.items():
+            batch.step(Returned(minion, retcode), times.get(minion, batch.finished or batch.created))
     except JobCacheError as exc:
         log.warning("Returns that came after batch %s had ended are not shown: %s", batch.spec.jid, exc)
 

@@ -161,10 +161,9 @@ def _is_lost(batch: BatchState, minion: str, flight: Flight) -> bool:
     Tell whether a minion may have begun the job: then it is lost, not just away. That it has answered a ping says nothing
     of the time at which it was sent the job.
 
-    With ``offline=queue`` and no ping, a silent minion goes to the retry queue, which asks it before it delivers anything.
+    With ``offline=queue`` a silent minion goes to the retry queue, which asks it before it delivers anything.
     """
-    is_asked = batch.spec.offline == "queue" and batch.spec.presence == "none"
-    return bool(flight.idle) or (not is_asked and batch.inflight.may_have_begun(minion))
+    return bool(flight.idle) or (batch.spec.offline != "queue" and batch.inflight.may_have_begun(minion))
 
 
 def _never_got_it(batch: BatchState, minion: str, flight: Flight) -> bool:
@@ -198,7 +197,7 @@ def leave_out(batch: BatchState, minions: list[str], now: float) -> None:
         batch.to_hand_over.update(dict.fromkeys(minions))
 
 
-def hand_over(batch: BatchState) -> list[Effect]:
+def hand_over(batch: BatchState, now: float) -> list[Effect]:
     """
     Hand minions that were not there over to the retry queue, once all others have ended. Until then the batch may find
     that the job must not go on, and the queue knows nothing of stages, checks and failures.
@@ -207,8 +206,8 @@ def hand_over(batch: BatchState) -> list[Effect]:
     if waits or batch.halted or not batch.to_hand_over:
         return []
     minions = tuple(batch.to_hand_over)
-    batch.to_hand_over.clear()
-    batch.touched.update(minions)
+    for minion in minions:
+        batch.settle(minion, Outcome.QUEUED, now, None)
     return [facts.Queue(minions)]
 
 

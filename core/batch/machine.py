@@ -60,7 +60,7 @@ class Batch(BatchState):
         self.room.wanted = 0  # ``sending`` sets it again
         if self.finished or self.started is None:
             return []
-        effects = ([] if self.is_over() else self._go_on(now)) + ending.hand_over(self)
+        effects = ([] if self.is_over() else self._go_on(now)) + ending.hand_over(self, now)
         return effects + self._finish(now) if self.is_over() else effects
 
     def _go_on(self, now: float) -> list[Effect]:

@@ -20,6 +20,7 @@ class Outcome(str, enum.Enum):
     FAILED = "failed"  # returned without success; or was away, and the batch counts that as failed
     LOST = "lost"  # may have begun, has not returned, and now is silent or does not run the job
     OFFLINE = "offline"  # was not there
+    QUEUED = "queued"  # was not there, and was handed over to the retry queue
     KILLED = "killed"  # was killed by a stop, and has not returned
     TIMED_OUT = "timed_out"  # ran longer than ``max_runtime``, was killed for that, and has not returned with success
 

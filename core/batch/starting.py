@@ -19,6 +19,7 @@ import salt.utils.jid
 from saltext.jobs.core.batch import rollout
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.minion_data import without_data
+from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.permission import CallerRights, settings_of
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, failures_allowed, sizes_of
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
@@ -155,11 +156,11 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -
     """
     spec = batch.spec
     states = RETRIABLE[which] - ({"pending"} if not batch.finished else set())
-    if which == "all" and batch.handed_over:
-        states = states - {"offline"}  # job_retry delivers the job to them
     chosen = tuple(minion for minion, record in minions_of(batch).items() if record["state"] in states)
     if not chosen:
-        raise Refused(f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}")
+        queued = batch.counts[Outcome.QUEUED]
+        owed = f"; job_retry owes it to {queued}: salt-run job_retry.list jid={spec.jid}" if queued else ""
+        raise Refused(f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}{owed}")
     rights = CallerRights(opts, who)
     settings = rights.settings
     rights.permit_batch(spec, chosen)

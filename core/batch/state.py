@@ -208,12 +208,6 @@ class BatchState(Kept):
         return not self.halted and completed > 0 and completed + left_out == len(self.spec.minions)
 
     @property
-    def handed_over(self) -> int:
-        """How many minions were handed over to the retry queue: it delivers the job to them."""
-        is_queued = self.spec.offline == "queue" and self.finished and not self.halted
-        return self.counts[Outcome.OFFLINE] if is_queued else 0
-
-    @property
     def next_due(self) -> float | None:
         """When the next Tick is due, in Unix time; None while only another fact can change anything."""
         if self.started is None:

@@ -103,7 +103,6 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "blocked_reason": batch.waits_for_room() or None,
         "check": batch.checks.stage is not None,
         "approve": batch.checks.stage if batch.checks.by_hand else None,
-        "handed_over": batch.handed_over,
         "survivors": sorted(batch.inflight.survivors()),
         "unsure": sorted(spec.unsure),
         "publishes": batch.pace.publishes,

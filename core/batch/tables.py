@@ -13,14 +13,12 @@ from typing import Any
 from saltext.jobs.core.batch.gates import HELD, PausedBy
 from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.summary import two_digits
-from saltext.jobs.core.batch.words import BAD, OVER, WORDS, engine_trouble, meaning, why_halted, word
+from saltext.jobs.core.batch.words import BAD, FAILED, OVER, WORDS, engine_trouble, meaning, why_halted, word
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.page import ROWS, Column, Page, Row, Table
 from saltext.jobs.core.display.reasons import reasons
 from saltext.jobs.core.display.text import counted, target
 
-#: The outcomes, other than success, of minions that were sent to.
-_FAILED = BAD[:-1]
 #: Most lines of names for a state that needs attention, and for any other state.
 _MANY_LINES, _FEW_LINES = 6, 2
 #: Options of a batch that are shown, unless they have these values.
@@ -30,6 +28,9 @@ _OPTIONS = {
     "presence": "ping",
     "offline": "skip",
 }
+#: What is said of lost minions, before the jid; and of those that were handed over.
+_ASK = "they may have run it, so ask before a retry runs it again: salt -L MINIONS saltutil.find_cached_job"
+_OWED = "owed by job_retry, which delivers the job when they are back; batch.retry leaves them out"
 #: Most batches of a list that are shown with the reason why they wait.
 _WAITING = 10
 _BAR = 24
@@ -61,7 +62,7 @@ _BATCHES = Table(
         Column("JID", "jid"),
         Column("STATE", word),
         Column("DONE", lambda batch: f"{_ended(batch)}/{batch['total']}", right=True, rank=1),
-        Column("FAILED", lambda batch: _count(batch, _FAILED), right=True, rank=3),
+        Column("FAILED", lambda batch: _count(batch, FAILED), right=True, rank=3),
         Column("FUNCTION", _command, 7, rank=4, names=False),
         Column("TARGET", _target, 6, rank=5, names=False),
         Column("AGE", "created", rank=2, age=True),
@@ -87,7 +88,7 @@ def listed(found: Sequence[Row], page: Page) -> None:
     trouble = next((told for batch in found if (told := engine_trouble(batch))), None)
     if trouble:
         page.line(f"{trouble[0].upper()}{trouble[1:]}.")
-    failed = ("batch.failures JID",) if any(_count(batch, _FAILED) for batch in found) else ()
+    failed = ("batch.failures JID",) if any(_count(batch, FAILED) for batch in found) else ()
     page.next(*failed, "batch.status", "batch.watch", "batch.minions", "batch.stop")
 
 
@@ -124,7 +125,7 @@ def _progress(batch: Row, page: Page) -> str:
 
 def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
     """Return what else is to be said of a batch, first what needs an operator; nothing to be said is empty."""
-    options = batch.get("options") or {}
+    jid, options = batch["jid"], batch.get("options") or {}
     stopped = batch.get("stopped_by") if batch.get("halted_reason") != "stop" else None
     return [
         ("halted", why_halted(batch)),
@@ -135,6 +136,8 @@ def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
         ("a check", "is under way" if batch.get("check") and batch.get("approve") is None else None),
         ("left out, with no grains and pillar at the master", _names(batch.get("unsure"))),
         ("still run it after a kill", _names(batch.get("survivors"))),
+        ("lost", f"{_ASK} {jid}" if batch.get("lost") and batch["state"] in OVER else None),
+        ("queued", _OWED if batch.get("queued") else None),
         ("publishes that failed", batch.get("publish_failures")),
         ("", batch.get("blocked_reason")),
         ("", _pace(batch)),
@@ -186,7 +189,8 @@ def _times(batch: Row, page: Page) -> str:
     asked = moments.local(batch["created"], page.tz)
     is_unsent = batch.get("publishes") == 0
     if batch.get("finished"):
-        began = f"asked for {asked}, sent to no minion" if is_unsent else f"started {asked}"
+        sent = "delivered by job_retry" if batch.get("completed") or batch.get("failed") else "sent to no minion"
+        began = f"asked for {asked}, {sent}" if is_unsent else f"started {asked}"
         return f"{began}, ended {page.when(batch['finished'])}"
     if is_unsent and word(batch) in ("scheduled", "waiting"):
         return f"asked for {page.when(batch['created'])}, and not begun"
@@ -206,12 +210,13 @@ def _next(batch: Row) -> list[str]:
         return [f"batch.watch {jid}", "batch.minions", *(("batch.pause", "batch.stop") if state == "running" else ())]
     if batch.get("failed") or batch.get("timed_out"):
         return [f"batch.failures {jid}", "batch.retry", "batch.minions"]
-    return _again(batch) or [f"jobs.lookup_jid {jid}", "batch.minions"]
+    owed = [f"job_retry.list jid={jid}", "batch.minions"] if batch.get("queued") else []
+    return _again(batch) or owed or [f"jobs.lookup_jid {jid}", "batch.minions"]
 
 
 def _again(batch: Row) -> list[str]:
     """Return the commands that run a batch again where it did not succeed; none if there is no such minion."""
-    bad = [name for name in BAD if batch.get(name) and not (name == "offline" and batch.get("handed_over"))]
+    bad = [name for name in BAD if batch.get(name) and name != "queued"]  # the queue owes the job to those
     if not bad and not batch.get("pending"):
         return []
     which = "all" if len(bad) != 1 or batch.get("pending") or bad == ["killed"] else bad[0]
@@ -233,7 +238,7 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
         retcode = record.get("retcode")
         alike[str(record["state"]), f"retcode {retcode}" if retcode else meaning(record)].append(minion)
     for (state, why), names in sorted(alike.items(), key=lambda item: (_MINIONS.rank(item[0][0]), -len(item[1]))):
-        since = moments.seconds_of(found[names[0]]["since"]) if state == "active" else None
+        since = moments.seconds_of(found[names[0]]["since"]) if state in ("active", "queued") else None
         longest = f", the first for {moments.span(page.now - since)}" if since else ""
         text = f"{state} ({why}{longest})" if why else state
         page.names(f"{text}, {len(names):,}:", names, _MANY_LINES if state in BAD else _FEW_LINES)

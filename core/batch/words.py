@@ -16,19 +16,21 @@ from saltext.jobs.core.reasons import Reasons, text_of
 
 #: The states of a batch that has ended.
 OVER = ("complete", "halted")
-#: The outcomes without success, worst first.
-BAD = ("failed", "timed_out", "lost", "killed", "offline")
+#: The outcomes without success, worst first; and those that count as failures (``max_failures``).
+BAD = ("failed", "timed_out", "lost", "killed", "offline", "queued")
+FAILED = BAD[:3]
 #: What a minion's state means, if its name does not say it.
 _MEANINGS = {
     "timed_out": "ran longer than max_runtime",
-    "lost": "gave neither a return nor a sign that it runs the job",
+    "lost": "may have run it: gave neither a return nor a sign that it runs the job",
     "killed": "by an operator",
     "offline": "not there",
+    "queued": "owed by job_retry",
     "active": "sent to, or running it",
     "pending": "not sent to yet",
 }
 #: The same of a lost minion that is known to have begun the job.
-_BEGUN = "began the job, and gave neither a return nor a sign that it still runs it"
+_BEGUN = "began it, and may have ended it: gave neither a return nor a sign that it still runs the job"
 #: Why a minion failed, if its return cannot be read.
 _RETURN_GONE = "its return cannot be read: the minion was away, or the job cache no longer has it"
 
@@ -58,7 +60,7 @@ def word(found: Mapping[str, Any]) -> str:
 
 def meaning(record: Mapping[str, Any]) -> str:
     """Return what a minion's state means; empty if its name says it. :param record: as ``batch.minions`` has it."""
-    return _BEGUN if record.get("begun") else _MEANINGS.get(record["state"], "")
+    return record.get("why") or (_BEGUN if record.get("begun") else _MEANINGS.get(record["state"], ""))
 
 
 def _has_succeeded(found: Mapping[str, Any]) -> bool:

@@ -77,8 +77,6 @@ class Lease:
         self.leader: Leader | None = None
         #: How often something was refused because this process did not lead, or could not tell.
         self.refused = 0
-        #: Which history the site's database has; empty without a database. After a change the last writes may be missing.
-        self.history = ""
         #: Called in any thread, once it is noticed that another process leads.
         self.on_lost: Callable[[], None] = lambda: None
         #: Called in any thread when there may be a request, if the bus does not announce requests.

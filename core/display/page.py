@@ -25,7 +25,7 @@ _END = "\x1b[0m"
 #: The colours of states, if the terminal has colours.
 _COLOURS = {
     **dict.fromkeys(("failed", "lost", "timed_out", "killed", "halted", "held", "dead", "unsuccessful"), _RED),
-    **dict.fromkeys(("offline", "paused", "waiting", "stopping", "expired"), _YELLOW),
+    **dict.fromkeys(("offline", "queued", "paused", "waiting", "stopping", "expired"), _YELLOW),
     **dict.fromkeys(("completed", "succeeded"), _GREEN),
 }
 

@@ -22,7 +22,7 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES, JOB_RECORDER, JOB_RETRY
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.ledger import meta
 from saltext.jobs.core.ledger.site import Site
 from saltext.jobs.core.ledger.tables import Tables
@@ -34,7 +34,7 @@ from saltext.jobs.core.version import VERSION
 log = lines.logger(__name__)
 
 #: The engines that one master leads for all.
-LED = (JOB_NOTICES, JOB_RECORDER, JOB_RETRY, BATCH_MANAGER)
+LED = (JOB_RECORDER, JOB_RETRY, BATCH_MANAGER)
 #: Longest silence in seconds of a master that counts as there.
 KNOWN = requests.SILENT
 #: Seconds of silence after which a master is forgotten.

@@ -5,4 +5,3 @@ from __future__ import annotations
 BATCH_MANAGER = "batch_manager"
 JOB_RETRY = "job_retry"
 JOB_RECORDER = "job_recorder"
-JOB_NOTICES = "job_notices"

@@ -222,10 +222,10 @@ def history(opts: Mapping[str, Any], engine: str) -> Any:
 
 
 def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
-    """Return the requests that an engine has not taken yet, oldest first, without unreadable ones."""
+    """Return the requests that an engine has not answered yet, oldest first, without unreadable ones."""
     found = []
     with contextlib.suppress(OSError):
-        found = [_content_of(each.body) for each in Requests(site_of(opts).tables, engine).open() if not each.taken]
+        found = [_content_of(each.body) for each in Requests(site_of(opts).tables, engine).open()]
     return [request for request in found if request is not None]
 
 

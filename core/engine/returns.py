@@ -55,6 +55,13 @@ class Returns:
             raise JobCacheError(f"The log cannot be read: {exc}") from exc
         return {**self._cache.returned(jid, rest), **found}
 
+    def times(self, jid: str, minions: Collection[str]) -> dict[str, float]:
+        """Return when minions have returned a job, in Unix time, as far as the log tells."""
+        try:
+            return {minion: record.at for minion, record in log.returns(self._tables, jid, minions).items()}
+        except OSError:
+            return {}
+
     def publishes(self, jid: str) -> list[Published]:
         """Return the publishes of a job, the first one first. :raises JobCacheError: as ``of``."""
         try:

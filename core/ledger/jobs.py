@@ -2,7 +2,7 @@
 The index of jobs: a row for each load, by which jobs are found and listed without reading the values.
 
 ``mark`` is the function and the user of the load, ``shown`` what else ``jobs.list_jobs`` shows of it
-(``core/disk/job_summary.py``), NULL if the load must be read.
+(``core/disk/job_summary.py``), NULL if the load must be read. ``dated``: whether the jid begins with a date.
 
 The index is written in the transaction that writes the values (``core/ledger/values.py``). A row says where to look; the
 values say what is there. All functions raise OSError when the database cannot be used now.
@@ -11,12 +11,13 @@ values say what is there. All functions raise OSError when the database cannot b
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 import salt.payload
 
-from saltext.jobs.core.banks import MINIONS, RETURNS
+from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
 from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.job_summary import JobTally, decoded, job_marks, shown_mark, shown_of, tally_of
 from saltext.jobs.core.ledger.tables import JOBS, VALUES, Tables
@@ -28,7 +29,9 @@ CHUNK = 500
 #: Between the function and the user in a mark.
 _BETWEEN = "\x01"
 
-_PUT = f"""INSERT INTO {JOBS} (jid, mark, shown) VALUES (?, ?, ?)
+is_dated = re.compile("[0-9]{8}").match
+
+_PUT = f"""INSERT INTO {JOBS} (jid, mark, dated, shown) VALUES (?, ?, ?, ?)
     ON CONFLICT (jid) DO UPDATE SET mark = excluded.mark, shown = excluded.shown"""
 # The index leads from each mark to the next, past all jobs with that mark.
 _MARKS = f"""WITH RECURSIVE found (mark) AS (
@@ -44,6 +47,8 @@ _NEAR = f"""SELECT j.jid FROM {JOBS} AS j WHERE j.jid {{}} ? AND j.jid >= ? AND 
         EXISTS (SELECT 1 FROM {VALUES} AS v WHERE v.bank = '{MINIONS}' AND v.key = j.jid AND {{}})
         OR EXISTS (SELECT 1 FROM {VALUES} AS r WHERE r.bank = '{RETURNS}/' || j.jid AND r.key = ?))
     ORDER BY j.jid DESC"""
+_UNDATED = f"""SELECT j.jid, v.updated FROM {JOBS} AS j CROSS JOIN {VALUES} AS v
+    WHERE j.dated = 0 AND v.bank = '{LOADS}' AND v.key = j.jid"""
 
 
 def put(tables: Tables, jid: str, load: Any) -> None:
@@ -51,7 +56,7 @@ def put(tables: Tables, jid: str, load: Any) -> None:
     mark = job_marks(load)
     kept = [_clean(part) for part in mark]
     shown = shown_of(jid, mark, load) if tuple(kept) == mark else None
-    tables.run(_PUT, (jid, _BETWEEN.join(kept), shown))
+    tables.run(_PUT, (jid, _BETWEEN.join(kept), int(bool(is_dated(jid))), shown))
 
 
 def _clean(text: str) -> str:
@@ -77,7 +82,7 @@ def count(tables: Tables) -> int:
 
 def jids(tables: Tables, low: str, high: str, mark: str | None = None) -> Iterator[str]:
     """
-    Yield the jids of loads from ``high`` down to ``low``, both included.
+    Yield the jids of loads that begin with a date, from ``high`` down to ``low``, both included.
 
     :param mark: only loads with this mark.
     """
@@ -85,7 +90,7 @@ def jids(tables: Tables, low: str, high: str, mark: str | None = None) -> Iterat
     # a caller that wants the newest jobs wants only a few
     rows = tables.read(_DOWN.format(where, "<=", FEW), (*values, high, low))
     while rows:
-        yield from (row[0] for row in rows)
+        yield from (row[0] for row in rows if is_dated(row[0]))
         rows = tables.read(_DOWN.format(where, "<", MANY), (*values, rows[-1][0], low))
 
 
@@ -94,7 +99,7 @@ def failed(tables: Tables, low: str, high: str) -> Iterator[str]:
     before = f"{RETURNS}/"
     rows = tables.read(_FAILED.format("<=", FEW), (before + high, before + low))
     while rows:
-        yield from (row[0][len(before) :] for row in rows)
+        yield from filter(is_dated, (row[0][len(before) :] for row in rows))
         rows = tables.read(_FAILED.format("<", MANY), (rows[-1][0], before + low))
 
 
@@ -108,7 +113,7 @@ def near(tables: Tables, low: str, high: str, minion: str) -> Iterator[str]:
         ((last, number),) = tables.read(_WINDOW.format(sign, size), (high, low))
         if number:
             found = tables.read(_NEAR.format(sign, held), (high, last, name, minion))
-            yield from (row[0] for row in found)
+            yield from (row[0] for row in found if is_dated(row[0]))
         if number < size:
             return
         sign, high, size = "<", last, WINDOW
@@ -157,9 +162,14 @@ def _pair(mark: str) -> tuple[str, str]:
 
 
 def oldest(tables: Tables, most: int) -> list[str]:
-    """Return up to ``most`` jids of loads, oldest first."""
-    query = f"SELECT jid FROM {JOBS} WHERE jid > ? ORDER BY jid LIMIT {MANY}"
+    """Return up to ``most`` jids of loads that begin with a date, oldest first."""
+    query = f"SELECT jid FROM {JOBS} WHERE dated = 1 AND jid > ? ORDER BY jid LIMIT {MANY}"
     return list(itertools.islice((row[0] for rows in _pages(tables, query) for row in rows), most))
+
+
+def undated(tables: Tables) -> dict[str, float]:
+    """Return the jids of loads that do not begin with a date, with the Unix times of their last write."""
+    return dict(tables.read(_UNDATED))
 
 
 def shown(tables: Tables) -> Iterator[tuple[Sequence[str], list[tuple[str, str]], list[list[Any] | None]]]:

@@ -1,6 +1,6 @@
 """
-How far readers of the log are that hand records on, and what they still owe: records that a returner has refused, events,
-and notices.
+How far readers of the log are that hand records on, and what they still owe: records that a returner has refused, and
+notices.
 
 A reader is named by its engine and by whom it hands records to, such as ``job_recorder pgjsonb``. Its rows are named by
 kind, jid and minion. All functions raise OSError when the database cannot be used now.
@@ -8,7 +8,7 @@ kind, jid and minion. All functions raise OSError when the database cannot be us
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from saltext.jobs.core.disk.lease import Lease
@@ -19,8 +19,6 @@ _FIELDS = "kind, jid, minion, at, tries, due, why, body"
 _PLACE = f"SELECT place, gaps FROM {READERS} WHERE reader = ?"
 _KEEP = f"""INSERT INTO {READERS} (reader, place, gaps) VALUES (?, ?, ?)
     ON CONFLICT (reader) DO UPDATE SET place = excluded.place, gaps = excluded.gaps"""
-_KNOWN = f"SELECT reader FROM {READERS}"
-_FORGET = f"DELETE FROM {READERS} WHERE reader = ?"
 _STATE = f"SELECT id, removed, (SELECT coalesce(max(place), 0) FROM {LOG}) FROM {SITE}"
 _READ = f"SELECT place, jid, minion, body FROM {LOG} WHERE place > ? ORDER BY place LIMIT ?"
 _COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {LOG} WHERE place > ? LIMIT ?) AS later"
@@ -30,17 +28,13 @@ _PUT = f"""INSERT INTO {OUTBOX} (reader, {_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?,
         at = excluded.at, tries = excluded.tries, due = excluded.due, why = excluded.why, body = excluded.body"""
 _DELETE = f"DELETE FROM {OUTBOX} WHERE {_OF}"
 _SELECT = f"SELECT {_FIELDS} FROM {OUTBOX} WHERE reader = ?"
-_BYTES = f"SELECT coalesce(sum(length(body)), 0) FROM {OUTBOX} WHERE reader = ? AND due = 0"
-_COUNTS = f"""SELECT (SELECT count(*) FROM {OUTBOX} WHERE reader = ? AND due = 0),
-    (SELECT count(*) FROM {OUTBOX} WHERE reader = ? AND due IS NULL)"""
-_TRIM = f"""DELETE FROM {OUTBOX} WHERE reader = ? AND due IS NULL AND at <
-    (SELECT at FROM {OUTBOX} WHERE reader = ? AND due IS NULL ORDER BY at DESC LIMIT 1 OFFSET ?)"""
-#: What rows are read: those that were not tried yet, those that are tried again, and dead letters, newest first.
-_FRESH, _PARKED, _NEWEST_DEAD = (
-    f"{_SELECT} AND due = 0 ORDER BY at, jid, minion LIMIT ?",
-    f"{_SELECT} AND due > 0 ORDER BY due LIMIT ?",
-    f"{_SELECT} AND due IS NULL ORDER BY at DESC, jid, minion LIMIT ?",
-)
+_READY = f"{_SELECT} AND due <= ? ORDER BY due, at, jid, minion LIMIT ?"
+_NEWEST_DEAD = f"{_SELECT} AND due IS NULL ORDER BY at DESC, jid, minion LIMIT ?"
+_COUNTS = f"""SELECT count(*) FILTER (WHERE due = 0), count(*) FILTER (WHERE due > 0), count(*) FILTER (WHERE due IS NULL)
+    FROM {OUTBOX} WHERE reader = ?"""
+_TRIM = f"""DELETE FROM {OUTBOX} WHERE reader = ? AND due {{0}} NULL AND at <
+    (SELECT at FROM {OUTBOX} WHERE reader = ? AND due {{0}} NULL ORDER BY at DESC LIMIT 1 OFFSET ?)"""
+_TRIM_DEAD, _TRIM_WAITING = _TRIM.format("IS"), _TRIM.format("IS NOT")
 _AGAIN = f"UPDATE {OUTBOX} SET due = 0, tries = 0 WHERE {_OF} AND due IS NULL"
 _DROP = f"{_DELETE} AND due IS NULL"
 
@@ -87,6 +81,14 @@ class State(NamedTuple):
     gaps: int
 
 
+class Counts(NamedTuple):
+    """How many rows of a reader were not refused yet, are tried again, and are dead letters."""
+
+    fresh: int
+    parked: int
+    dead: int
+
+
 def state(tables: Tables) -> State:
     """Return the state of the log."""
     ((name, removed, last),) = tables.read(_STATE)
@@ -115,20 +117,12 @@ def count_after(tables: Tables, place: int, most: int) -> int:
     return int(tables.read(_COUNT, (place, most))[0][0])
 
 
-def forget_others(tables: Tables, prefix: str, wanted: Collection[str]) -> None:
-    """Forget how far those readers are whose names begin with ``prefix``, but for some: the log waits for every reader."""
-    known = [str(row[0]) for row in tables.read(_KNOWN)]
-    for reader in (name for name in known if name.startswith(prefix) and name not in wanted):
-        tables.run(_FORGET, (reader,))
-
-
 def keep(
     tables: Tables,
     reader: str,
     changes: Mapping[Key, Row | None],
     place: Place | None = None,
     lease: Lease | None = None,
-    durable: bool = False,
 ) -> None:
     """Store rows, remove those that are None, and note how far the reader is: all of it or nothing."""
 
@@ -141,56 +135,67 @@ def keep(
         if place is not None:
             execute(_KEEP, (reader, *place))
 
-    tables.write(work, lease, durable)
+    tables.write(work, lease, durable=False)
 
 
-def add(
-    tables: Tables, readers: Iterable[str], rows: Sequence[Row], lease: Lease | None = None, most: int | None = None
-) -> int:
+def add(tables: Tables, reader: str, rows: Iterable[Row], lease: Lease | None = None) -> None:
+    """Store rows, unless they are there."""
+
+    def work(execute: Execute) -> None:
+        for row in rows:
+            execute(_ADD, _values(tables, reader, row))
+
+    tables.write(work, lease, durable=False)
+
+
+def report(
+    tables: Tables,
+    watcher: str,
+    known: Row,
+    readers: Sequence[str],
+    rows: Sequence[Row],
+    most: int,
+    lease: Lease | None = None,
+) -> dict[str, int]:
     """
-    Store rows for some readers, unless they are there.
+    Store what a watcher knows, and the rows that follow from it for some readers, unless they are there: all of it or
+    nothing, and on the disk.
 
-    :param most: bytes that the rows of a reader may have that were not tried yet; one with more gets none.
-    :return: how many rows were not stored for that.
+    :param most: rows that may wait for a reader; of more the oldest go.
+    :return: how many these were, by reader.
     """
 
-    def work(execute: Execute) -> int:
-        left_out = 0
+    def work(execute: Execute) -> dict[str, int]:
+        execute(_PUT, _values(tables, watcher, known))
+        gone = {}
         for reader in readers:
-            if most is not None and execute(_BYTES, (reader,)).fetchone()[0] > most:
-                left_out += len(rows)
-                continue
             for row in rows:
                 execute(_ADD, _values(tables, reader, row))
-        return left_out
+            gone[reader] = int(execute(_TRIM_WAITING, (reader, reader, most - 1)).rowcount)
+        return gone
 
-    return tables.write(work, lease, durable=False)
-
-
-def fresh(tables: Tables, reader: str, most: int) -> list[Row]:
-    """Return the oldest rows that were not refused yet."""
-    return _rows(tables, _FRESH, reader, most)
+    return tables.write(work, lease)
 
 
-def parked(tables: Tables, reader: str, most: int) -> list[Row]:
-    """Return rows that are tried again, the first ones first."""
-    return _rows(tables, _PARKED, reader, most)
+def ready(tables: Tables, reader: str, now: float, most: int) -> list[Row]:
+    """Return rows that are due: first those that were not refused yet, the oldest of them first."""
+    return _rows(tables, _READY, (reader, now, most))
 
 
 def dead(tables: Tables, reader: str, most: int) -> list[Row]:
     """Return the newest dead letters, oldest first."""
-    return _rows(tables, _NEWEST_DEAD, reader, most)[::-1]
+    return _rows(tables, _NEWEST_DEAD, (reader, most))[::-1]
 
 
-def counts(tables: Tables, reader: str) -> tuple[int, int]:
-    """Return how many rows were not refused yet, and how many are dead letters."""
-    ((fresh_ones, dead_ones),) = tables.read(_COUNTS, (reader, reader))
-    return int(fresh_ones), int(dead_ones)
+def counts(tables: Tables, reader: str) -> Counts:
+    """Count the rows of a reader."""
+    return Counts(*map(int, tables.read(_COUNTS, (reader,))[0]))
 
 
 def trim_dead(tables: Tables, reader: str, most: int, lease: Lease | None = None) -> int:
     """Remove the oldest dead letters, if there are more than ``most``, and return how many."""
-    return tables.write(lambda execute: int(execute(_TRIM, (reader, reader, most - 1)).rowcount), lease, durable=False)
+    values = (reader, reader, most - 1)
+    return tables.write(lambda execute: int(execute(_TRIM_DEAD, values).rowcount), lease, durable=False)
 
 
 def again(tables: Tables, reader: str, keys: Iterable[Key], lease: Lease | None = None) -> int:
@@ -207,11 +212,11 @@ def _each(tables: Tables, statement: str, reader: str, keys: Iterable[Key], leas
     return tables.write(lambda execute: sum(int(execute(statement, (reader, *key)).rowcount) for key in keys), lease)
 
 
-def _rows(tables: Tables, query: str, reader: str, most: int) -> list[Row]:
+def _rows(tables: Tables, query: str, values: tuple[Any, ...]) -> list[Row]:
     found = []
-    for kind, jid, minion, at, tries, due, why, body in tables.read(query, (reader, most)):
+    for kind, jid, minion, at, tries, due, why, body in tables.read(query, values):
         key = Key(kind, jid, minion)
-        content = None if body is None else tables.seal.take(bytes(body), OUTBOX, reader, *key)
+        content = None if body is None else tables.seal.take(bytes(body), OUTBOX, values[0], *key)
         found.append(Row(key, at, tries, due, why, content))
     return found
 

@@ -10,8 +10,8 @@ What we announce (payloads are flat dicts with the fields that are named here; S
 
 ``salt/batch/<jid>/*``
     each event below: ``jid``, ``fun``, ``user`` (the batch's owner), the counts of ``batch.status``: ``total``,
-    ``completed``, ``active``, ``pending``, ``failed``, ``lost``, ``offline``, ``killed``, ``timed_out``; its state as
-    ``status``, and ``group`` if the batch has groups
+    ``completed``, ``active``, ``pending``, ``failed``, ``lost``, ``offline``, ``queued``, ``killed``, ``timed_out``; its
+    state as ``status``, and ``group`` if the batch has groups
 ``salt/batch/<jid>/new``
     ``tgt``, ``tgt_type``, ``batch_size``
 ``salt/batch/<jid>/progress``

@@ -25,7 +25,7 @@ from saltext.jobs.core.options.kinds import (
     whole,
 )
 
-#: The kinds of notices of the job_notices engine.
+#: The kinds of notices.
 NOTICES = ("approval", "paused", "halted", "failed", "dead", "engine", "recovered")
 
 
@@ -164,7 +164,9 @@ class RecorderSettings(EngineSettings):
     """Options under ``job_recorder:``."""
 
     returners: tuple[ReturnerChoice, ...] = option(
-        (), RETURNERS, "returners to record to, each once: names, or mappings of a name to its `ret_config`"
+        (),
+        RETURNERS,
+        "returners to record to, each once: names, or mappings of a name to its `ret_config`; none for notices only",
     )
     include: tuple[str, ...] = option(("*",), GLOBS, "functions whose jobs are recorded")
     exclude: tuple[str, ...] = option(
@@ -172,9 +174,6 @@ class RecorderSettings(EngineSettings):
         GLOBS,
         "functions whose jobs are not recorded; replaces the default, which leaves out the questions of the engines and "
         "presence pings",
-    )
-    events: tuple[str, ...] = option(
-        (), globs("tags of events", "['salt/auth']"), "events that are recorded too, by their tags"
     )
     catch_up: float = option(
         3600.0,
@@ -184,8 +183,8 @@ class RecorderSettings(EngineSettings):
 
 
 @dataclasses.dataclass(frozen=True)
-class NoticesSettings(EngineSettings):
-    """Options under ``job_notices:``."""
+class NoticesSettings:
+    """Options under ``job_notices:``, of the job_recorder engine."""
 
     url: str = option(
         Hidden(""), HIDDEN, "where notices are sent as JSON: `https://` or `http://`, without user and password"
@@ -204,6 +203,11 @@ class NoticesSettings(EngineSettings):
     kinds: tuple[str, ...] = option(NOTICES, some_of(*NOTICES), "the kinds of notices that are sent")
     console: str = option("", WEB, "the address of the console, for links to it")
     keep: float = option(86400.0, seconds(60), "after this time a notice that did not arrive is given up")
+
+    @property
+    def targets(self) -> list[str]:
+        """Who gets notices, as statistics name them."""
+        return [*(["notices:webhook"] if self.url else []), *(f"notices:{choice.label}" for choice in self.returners)]
 
 
 @dataclasses.dataclass(frozen=True)

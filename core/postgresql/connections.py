@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
-import multiprocessing
 import os
 import random
 import select
@@ -32,7 +31,8 @@ Result = TypeVar("Result")
 #: Connections of the parent process. They are kept, so that they are never closed here.
 _LEFT: list[Any] = []
 _POOLS: weakref.WeakSet[Connections] = weakref.WeakSet()
-#: When this process last gave up waiting for a server, by its name for people. A command does not wait again so soon.
+#: When this process last gave up waiting for a server, by its name for people; and for how many seconds it does not wait
+#: again after that, but tries once.
 _GIVEN_UP: dict[str, float] = {}
 _SOON = 30.0
 #: Seconds that reading or removing many rows may take.
@@ -61,15 +61,6 @@ class Patient(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
     """A connection that closes after ``patience`` seconds without an answer."""
 
     patience = 5.0
-    _system = ""
-
-    @property
-    def system(self) -> str:
-        """The server's system identifier, which its replicas and copies share. :raises psycopg.Error:"""
-        if not self._system:
-            row = self.execute("SELECT system_identifier FROM pg_control_system()").fetchone()
-            self._system = str(row[0]) if row else ""
-        return self._system
 
     def wait(self, gen: Generator[Any, Any, Result], *args: Any, **kwargs: Any) -> Result:
         """As in psycopg, but not for ever. :raises NoAnswer: when nothing came or could be sent for ``patience`` seconds."""
@@ -168,26 +159,20 @@ class Connections:
         :raises Away: if the server cannot do it now; it may have been done.
         :raises Rejected: if it never will.
         """
-        clashes, is_lost, began, patience = 0, False, time.monotonic(), self._options.connect_timeout
-        is_hasty = multiprocessing.parent_process() is None and began - _GIVEN_UP.get(self.place, -_SOON) < _SOON
-        until = began if is_hasty else began + patience
+        clashes, losses, began = 0, 0, time.monotonic()
+        until = began + (0.0 if began - _GIVEN_UP.get(self.place, -_SOON) < _SOON else self._options.connect_timeout)
         while True:
-            was_used = False
             try:
-                with self.lend(reopen=is_lost) as (connection, was_used):
-                    if seconds is None:
-                        return work(connection)
-                    with connection.waiting(seconds):
-                        return work(connection)
+                with self.lend() as connection, connection.waiting(seconds or 0.0):
+                    return work(connection)
             except (psycopg.Error, UnicodeError) as exc:
                 kind = kind_of(exc)
-                if not is_lost and kind is Kind.LOST and was_used:
-                    is_lost = True
-                    continue
-                if kind is Kind.LOST and time.monotonic() < until:
-                    time.sleep(RETRY_SECONDS)
-                    continue
-                if kind is Kind.LOST and began < until:
+                if kind is Kind.LOST:
+                    self.close()  # the server may have closed the idle ones meanwhile
+                    losses += 1
+                    if losses == 1 or time.monotonic() < until:
+                        time.sleep(0.0 if losses == 1 else RETRY_SECONDS)
+                        continue
                     _GIVEN_UP[self.place] = time.monotonic()
                 clashes += kind is Kind.CLASH
                 if kind is Kind.CLASH and clashes <= _CLASHES:
@@ -196,13 +181,8 @@ class Connections:
                 raise told(exc, self.place) from exc
 
     @contextlib.contextmanager
-    def lend(self, reopen: bool = False) -> Iterator[tuple[Patient, bool]]:
-        """
-        Lend a connection, and say whether it was used before: then the server may have closed it meanwhile.
-
-        :param reopen: whether to close the idle ones and open a new one.
-        :raises psycopg.Error: when none is available.
-        """
+    def lend(self) -> Iterator[Patient]:
+        """Lend a connection, which the server may have closed meanwhile. :raises psycopg.Error: when none is available."""
         if self._pid != os.getpid():
             _LEFT.extend(self._idle)
             self._begin()
@@ -211,14 +191,9 @@ class Connections:
         connection: Patient | None = None
         is_whole = False
         try:
-            if reopen:
-                self.close()
-            connection = self._taken()
-            is_used = connection is not None
-            if connection is None:
-                connection = self._opened()
+            connection = self._taken() or self._opened()
             try:
-                yield connection, is_used
+                yield connection
                 is_whole = True
             except psycopg.Error:
                 is_whole = True  # if it cannot be used again, it is closed when it is given back

@@ -9,10 +9,8 @@ lease before its end. A thread of its own renews the lease and moves the deadlin
 goes on while the machine is suspended. If a process freezes just after the check, the master's worker refuses its
 publish (``core/master/passes.py``).
 
-A promoted replica, or a restored server, may lack the last writes. It then has another *history*: its system identifier,
-the timeline of its write-ahead log, and the epoch in which the history began. A lease ends with the history in which it
-was taken. The new history tells the next leader that something may be missing. If the timeline is the same, a master
-notices a new history by an epoch lower than one that it has seen.
+A promoted replica has another timeline of its write-ahead log. A lease ends with the timeline in which it was taken, so a
+leader writes nothing after a failover.
 
 It must never work alone: a leader that does not reach the server publishes nothing.
 """
@@ -20,7 +18,6 @@ It must never work alone: a leader that does not reach the server publishes noth
 from __future__ import annotations
 
 import contextlib
-import pathlib
 import secrets
 import select
 import threading
@@ -31,7 +28,6 @@ from typing import Any
 import psycopg
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Lease, leader_of, this_process
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.postgresql.connections import Connections, Patient
@@ -42,15 +38,13 @@ log = lines.logger(__name__)
 
 #: Seconds for which a lease lasts. It is renewed four times in this time. Nothing is published in its last third.
 TTL = 12.0
-#: What separates the secret of a session from its history, and the parts of a history from each other.
-_OF, _SLASH = "@", "/"
 #: An epoch that a failover has lost must not be used again. So if the server's clock went back, the next epoch is above
 #: the highest known one by a random number of up to this.
 _STEP = 1_000_000
 _FOR = "%s * interval '1 second'"
 _SEAT = f"""INSERT INTO {LEASES} VALUES (%s, '', 0, '', '-infinity', '-infinity') ON CONFLICT (engine) DO NOTHING"""
 _TIMELINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
-_LOOK = f"""SELECT leader, epoch, session, {_TIMELINE}, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+_LOOK = f"""SELECT leader, epoch, {_TIMELINE}, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
     until > clock_timestamp() FROM {LEASES} WHERE engine = %s FOR UPDATE"""
 _TAKE = f"""UPDATE {LEASES} SET session = %s, epoch = %s, leader = %s, until = clock_timestamp() + {_FOR},
     alive = clock_timestamp() WHERE engine = %s"""
@@ -77,7 +71,6 @@ class TableLease(Lease):
     :param run: names this run of the master, to tell its processes from those before a restart; empty if not known.
     :param ttl: seconds for which it lasts.
     :param clock: returns seconds, as ``boottime``.
-    :param seen: the file in which this master keeps the highest epoch that it has seen; None for nowhere.
     """
 
     def __init__(
@@ -88,13 +81,11 @@ class TableLease(Lease):
         run: str = "",
         ttl: float = TTL,
         clock: Callable[[], float] = boottime,
-        seen: pathlib.Path | None = None,
     ) -> None:
         super().__init__()
         self._server, self._engine, self._master, self._run = server, engine, master, run
-        self._ttl, self._clock, self._path = ttl, clock, seen
-        self._highest = self._read_highest()
-        self._session = self._system = self._timeline = ""
+        self._ttl, self._clock = ttl, clock
+        self._session = self._timeline = ""
         self._until = 0.0  # by the clock of this process
         self._is_lost = False
         self._is_over = threading.Event()
@@ -112,62 +103,29 @@ class TableLease(Lease):
 
     def take(self) -> bool:
         """Take the lead if no process has it. Returns whether this process leads now. :raises OSError: if unknown."""
-        secret, began = secrets.token_hex(16), self._clock()
+        session, began = secrets.token_hex(16), self._clock()
 
-        def work(connection: Patient) -> str:
+        def work(connection: Patient) -> bool:
             with connection.transaction():
                 connection.execute(_SEAT.encode(), (self._engine,))
                 found = connection.execute(_LOOK.encode(), (self._engine,)).fetchone()
                 assert found is not None
-                line, before, formerly, self._timeline, now, is_held = found
+                line, before, self._timeline, now, is_held = found
                 if is_held:
-                    self._remember(before)
-                    return ""
-                higher = max(before, self._highest) + 1 + secrets.randbelow(_STEP)
-                epoch = now if now > max(before, self._highest) else higher
+                    return False
+                epoch = now if now > before else before + 1 + secrets.randbelow(_STEP)
                 self.predecessor = leader_of(bytes(line))
                 self.leader = this_process(epoch, self._master, self._run)
-                self._system = connection.system
-                self.history = self._history_after(formerly.partition(_OF)[2], before)
-                session = f"{secret}{_OF}{self.history}"
                 values = (session, epoch, self.leader.as_line(), self._ttl, self._engine)
                 connection.execute(_TAKE.encode(), values)
-                return session
+                return True
 
         # if the answer is lost, no process uses the lease that was taken, and it ends by itself
-        session = self._ask(work)
-        if not session:
+        if not self._ask(work):
             return False
-        self._remember(self.epoch)
         self._session, self._until, self._is_lost = session, began + self._safe, False
         threading.Thread(target=self._keep, name=f"{self._engine} lease", daemon=True).start()
         return True
-
-    def _history_after(self, former: str, before: int) -> str:
-        """Return the history in which this process leads, from the history and the epoch of the leader before."""
-        server = f"{self._system}{_SLASH}{self._timeline}{_SLASH}"
-        if former.startswith(server) and before >= self._highest:
-            return former
-        if former:
-            log.warning(
-                "The %s engine: the database has another history than before (%s), and may lack the last writes",
-                self._engine,
-                "a failover, or it was restored" if not former.startswith(server) else "it was restored",
-            )
-        return f"{server}{self.epoch}"
-
-    def _read_highest(self) -> int:
-        try:
-            return int(self._path.read_bytes()) if self._path is not None else 0
-        except (OSError, ValueError):
-            return 0
-
-    def _remember(self, epoch: int) -> None:
-        if epoch > self._highest:
-            self._highest = epoch
-            if self._path is not None:
-                with contextlib.suppress(OSError):  # as if this epoch had not been seen
-                    files.write_atomic(self._path, f"{epoch}\n".encode())
 
     def renewed(self, connection: Patient) -> None:
         """
@@ -177,7 +135,7 @@ class TableLease(Lease):
         """
         began = self._clock()
         values = (self._ttl, self._engine, self._session, self.epoch, self._timeline)
-        if connection.system != self._system or connection.execute(_RENEW.encode(), values).rowcount == 0:
+        if connection.execute(_RENEW.encode(), values).rowcount == 0:
             self._lose()
             raise Superseded(f"the lease of the {self._engine} engine is over")
         self._until = max(self._until, began + self._safe)
@@ -227,7 +185,7 @@ class TableLease(Lease):
         """Renew the lease again and again, and listen for requests meanwhile."""
         while not self._is_over.is_set():
             try:
-                with self._server.lend(reopen=False) as (connection, _):
+                with self._server.lend() as connection:
                     connection.execute(f"LISTEN {CHANNEL}".encode())
                     while not self._is_over.is_set():
                         self.renewed(connection)

@@ -8,7 +8,6 @@ copy, it would take all owed jobs for done (``core/postgresql/tables.py``).
 from __future__ import annotations
 
 import functools
-import pathlib
 from typing import Any
 
 from saltext.jobs.core.advice import Advice
@@ -69,8 +68,7 @@ class PostgresqlSite(Site):
         return found
 
     def lease(self, engine: str, run: str = "") -> TableLease:
-        seen = pathlib.Path(self.opts["cachedir"], "saltext_jobs", f"{engine}.epoch")
-        return TableLease(self._server, engine, self._master, run, seen=seen)
+        return TableLease(self._server, engine, self._master, run)
 
     def leader(self, engine: str) -> Leader | None:
         rows = self._rows(_LEADER, engine)

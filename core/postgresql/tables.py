@@ -21,7 +21,7 @@ from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient
 from saltext.jobs.core.postgresql.trouble import Rejected
 
 #: The format of the tables: see ``core/formats.py``.
-FORMAT = 7
+FORMAT = 6
 #: One row per engine: which process leads, in which epoch, and until when. Only the server's clock decides that.
 LEASES = "saltext_jobs_leases"
 #: The channel on which engines are told of requests.

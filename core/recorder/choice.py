@@ -1,5 +1,5 @@
 """
-Which jobs and events are recorded.
+Which jobs are recorded.
 
 Pure: stdlib only, no clock, no I/O.
 """
@@ -7,8 +7,7 @@ Pure: stdlib only, no clock, no I/O.
 from __future__ import annotations
 
 import fnmatch
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 #: Prefixes of the functions of jobs that run in the master itself. Their arguments and returns may contain a pillar:
@@ -28,31 +27,3 @@ def _is_wanted(name: str, include: tuple[str, ...], exclude: tuple[str, ...]) ->
     return any(glob.startswith(own) and fnmatch.fnmatchcase(name, glob) for glob in include) and not any(
         fnmatch.fnmatchcase(name, glob) for glob in exclude
     )
-
-
-def any_of(globs: Iterable[str]) -> Callable[[str], bool]:
-    """Return a function that tells whether a tag matches one of ``globs``. It is called for every event on the bus."""
-    pattern = "|".join(fnmatch.translate(glob) for glob in globs)
-    if not pattern:
-        return lambda tag: False
-    match = re.compile(pattern).match
-    return lambda tag: match(tag) is not None
-
-
-class Recent:
-    """
-    A bounded memory of names: at least the last ``size`` that were added, at most twice as many.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._new: set[str] = set()
-        self._old: set[str] = set()
-
-    def __contains__(self, item: str) -> bool:
-        return item in self._new or item in self._old
-
-    def add(self, item: str) -> None:
-        self._new.add(item)
-        if len(self._new) >= self._size:
-            self._new, self._old = set(), self._new

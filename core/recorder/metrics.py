@@ -9,12 +9,8 @@ from typing import Any
 
 from saltext.jobs.core.metrics import Figures
 
-#: The figures by the keys of the statistics; those below ``returners`` are of each returner.
-_OF_ALL = {
-    "events_total": "events",
-    "events_dropped_total": "events_dropped",
-}
-_OF_RETURNERS = {
+#: The figures of each returner, by the keys of its statistics.
+_FIGURES = {
     "delivered_total": "delivered",
     "dropped_total": "dropped",
     "lag_records": "queued",
@@ -29,10 +25,9 @@ def figures(stats: Mapping[str, Any]) -> Figures:
     returners = stats["returners"]
     return {
         "recorder_records_total": sum(one["delivered"] for one in returners.values()),
-        **{f"recorder_{name}": stats[key] for name, key in _OF_ALL.items()},
         **{
             f"recorder_{name}": {returner: one[key] for returner, one in returners.items()}
-            for name, key in _OF_RETURNERS.items()
+            for name, key in _FIGURES.items()
         },
         "recorder_trouble": {returner: one["trouble"] is not None for returner, one in returners.items()},
     }

@@ -1,8 +1,8 @@
 """
 What one returner gets next, and when a record is given up.
 
-Pure: stdlib only, no clock (time is an argument), no I/O. It must never lose a record: each is delivered, set aside
-with a reason, or waits.
+Pure: stdlib only, no clock (time is an argument), no I/O. It must never lose a record: each is delivered, refused with a
+reason, or waits.
 
 How to tell a record that the returner refuses (poison) from a returner that is down:
 
@@ -14,15 +14,16 @@ How to tell a record that the returner refuses (poison) from a returner that is 
   a few records, different ones each time, so that one bad record cannot hide that the returner is back. If a round had no
   success, the next one comes after a pause.
 
-A refused record is parked: it takes no room from waiting records, and is tried again at growing intervals. A round tries
-only a few parked records. A record is set aside after ``tries`` refusals, or at once when no more can be parked.
+A refused record leaves the pipeline, and is to be taken again when it is due: after a pause that grows with each refusal.
+Few of them are taken at a time, so that they alone cannot end a round.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 #: Names a record: anything that can be a key of a dict.
@@ -42,11 +43,9 @@ _FAULTS = frozenset(
 )
 #: Failures in a row after which a round ends, and records tried in a round while the returner seems to be down.
 STOP_AFTER = 3
-#: Parked records that are tried in a round: fewer than STOP_AFTER, so that they alone cannot end it.
-_PARKED_IN_A_ROUND = STOP_AFTER - 1
 #: Seconds before the next try after a failure; each further failure doubles them, up to the longest.
 _PAUSE = 1.0
-_LONGEST_PAUSE = 10.0
+_LONGEST = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +64,10 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(f"{type(error).__name__}: {str(error).strip()}"[:1000], is_fault)
 
 
+#: Hands records over. Returns why none of them was taken, or ``{record: why}`` of those that were not.
+Take: TypeAlias = Callable[[Sequence[Key]], Failure | Mapping[Key, Failure]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Attempt:
     """The outcome of one try; ``failure`` is None when the record was taken."""
@@ -76,9 +79,9 @@ class Attempt:
 @dataclasses.dataclass(frozen=True)
 class Refused:
     """
-    A record that was refused.
+    A record that was refused, and has left the pipeline.
 
-    ``due``: when it is tried again; None if it is to be set aside: then it has left the pipeline.
+    ``due``: when to take it again; None if it is to be set aside.
     """
 
     key: Key
@@ -92,21 +95,24 @@ class _Pending:
     tries: int = 0
     in_doubt: bool = False
     has_failed: bool = False  # without being to blame
-    not_before: float = 0.0
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.has_failed or self.tries > 0
 
 
 class Pipeline:
     """
     One returner's way through the records. It holds only the next few.
 
-    :param size: most records that wait, and most that are parked.
+    :param size: most records that wait.
     :param tries: how often a record may be refused before it is set aside.
+    :param longest: most seconds before the next try while the returner takes nothing.
     """
 
-    def __init__(self, size: int, tries: int = 5) -> None:
-        self._size, self._tries = size, tries
+    def __init__(self, size: int, tries: int = 5, longest: float = _LONGEST) -> None:
+        self._size, self._tries, self._longest = size, tries, longest
         self._waiting: dict[Key, _Pending] = {}
-        self._parked: dict[Key, _Pending] = {}
         self._fruitless = 0
         self._turn = 0
         self._not_before = 0.0
@@ -118,37 +124,34 @@ class Pipeline:
         """How many more records it takes now."""
         return self._size - len(self._waiting)
 
-    def __len__(self) -> int:
-        return len(self._waiting) + len(self._parked)
-
     @property
-    def parked(self) -> int:
-        """How many were refused, and are tried again."""
-        return len(self._parked)
+    def room_for_refused(self) -> int:
+        """How many more records it takes now that were refused before."""
+        return max(0, STOP_AFTER - 1 - sum(record.tries > 0 for record in self._waiting.values()))
+
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     def is_in_doubt(self, key: Key) -> bool:
         """Whether the returner may have the record already: if it can be asked, ask it before the next try."""
-        return (self._waiting.get(key) or self._parked[key]).in_doubt
+        return self._waiting[key].in_doubt
 
-    def take(self, key: Key, in_doubt: bool = False) -> None:
-        """Add a record. :param in_doubt: it is unknown whether it was delivered, as after a restart."""
-        self._waiting[key] = _Pending(in_doubt=in_doubt)
+    def take(self, key: Key, tries: int = 0, in_doubt: bool = False) -> None:
+        """
+        Add a record.
 
-    def park(self, key: Key, tries: int, due: float) -> None:
-        """Add a record that was refused before the restart: how often, and when it is tried again."""
-        self._parked[key] = _Pending(tries, in_doubt=True, not_before=due)
+        :param tries: how often it was refused before.
+        :param in_doubt: it is unknown whether it was delivered, as after a restart.
+        """
+        self._waiting[key] = _Pending(tries, in_doubt)
 
     def drop(self, key: Key) -> None:
         """Forget a record that is not to be delivered."""
-        self._remove(key)
+        del self._waiting[key]
 
     def due(self) -> float | None:
         """Return the time of the next round, or None if there is nothing to deliver."""
-        if self._waiting:
-            return self._not_before
-        if not self._parked:
-            return None
-        return max(self._not_before, min(record.not_before for record in self._parked.values()))
+        return self._not_before if self._waiting else None
 
     def round(self, now: float) -> tuple[Key, ...]:
         """
@@ -158,15 +161,14 @@ class Pipeline:
         """
         if now < self._not_before:
             return ()
-        parked = [key for key, record in self._parked.items() if record.not_before <= now]
-        ready = parked[:_PARKED_IN_A_ROUND] + list(self._waiting)
-        if not self.trouble or not ready:
-            return self._in_turn(ready)
-        start = self._turn % len(ready)
+        waiting = list(self._waiting)
+        if not self.trouble or not waiting:
+            return self._in_turn(waiting)
+        start = self._turn % len(waiting)
         self._turn += STOP_AFTER
-        return tuple((ready[start:] + ready[:start])[:STOP_AFTER])
+        return tuple((waiting[start:] + waiting[:start])[:STOP_AFTER])
 
-    def _in_turn(self, ready: list[Key]) -> tuple[Key, ...]:
+    def _in_turn(self, waiting: list[Key]) -> tuple[Key, ...]:
         """
         Return records in the order of their tries: after each record that has failed before comes one that has not, as
         long as there are any.
@@ -174,10 +176,10 @@ class Pipeline:
         So records that fail again cannot end a round by themselves, and a record that is taken after them shows that
         they are at fault.
         """
-        failed = [key for key in ready if key in self._parked or self._waiting[key].has_failed]
+        failed = [key for key in waiting if self._waiting[key].is_suspect]
         if not failed:
-            return tuple(ready)
-        fresh = [key for key in ready if key in self._waiting and not self._waiting[key].has_failed]
+            return tuple(waiting)
+        fresh = [key for key in waiting if not self._waiting[key].is_suspect]
         first, second = (fresh[: len(failed)], failed) if len(fresh) > len(failed) else (failed, fresh)
         pairs = itertools.zip_longest(first, second)
         mixed = [key for pair in pairs for key in pair if key is not None]
@@ -190,29 +192,17 @@ class Pipeline:
         refused: list[Refused] = []
         for index, attempt in enumerate(attempts):
             if attempt.failure is None:
-                self._remove(attempt.key)
-            else:
-                refused += self._count(attempt.key, attempt.failure, index < last_taken, now)
+                del self._waiting[attempt.key]
+            elif attempt.failure.is_fault or index < last_taken:
+                refused.append(self._refused(attempt.key, attempt.failure, now))
+            else:  # the connection may have broken after the record was stored
+                self._waiting[attempt.key].in_doubt = self._waiting[attempt.key].has_failed = True
         self._pace(attempts[last_taken + 1 :], last_taken >= 0, now)
         return tuple(refused)
 
-    def _remove(self, key: Key) -> _Pending:
-        return self._parked.pop(key) if key in self._parked else self._waiting.pop(key)
-
-    def _count(self, key: Key, failure: Failure, others_taken: bool, now: float) -> list[Refused]:
-        is_refusal = others_taken or failure.is_fault
-        if key in self._waiting and not is_refusal:
-            # the connection may have broken after the record was stored
-            self._waiting[key].in_doubt = self._waiting[key].has_failed = True
-            return []
-        record = self._remove(key)
-        record.in_doubt = record.in_doubt or not failure.is_fault
-        record.tries += is_refusal
-        record.not_before = now + _pause(max(0, record.tries - 1))
-        if record.tries >= self._tries or len(self._parked) >= self._size:
-            return [Refused(key, failure.reason, record.tries, None)]
-        self._parked[key] = record  # at the end of the dict, so that the others get their turn first
-        return [Refused(key, failure.reason, record.tries, record.not_before)]
+    def _refused(self, key: Key, failure: Failure, now: float) -> Refused:
+        tries = self._waiting.pop(key).tries + 1
+        return Refused(key, failure.reason, tries, None if tries >= self._tries else now + _pause(tries - 1))
 
     def _pace(self, trailing: list[Attempt], any_taken: bool, now: float) -> None:
         blameless = [item.failure.reason for item in trailing if item.failure and not item.failure.is_fault]
@@ -220,9 +210,47 @@ class Pipeline:
         if any_taken or not blameless:
             self._fruitless = 0
         if blameless and not any_taken:
-            self._not_before = now + _pause(self._fruitless)
+            self._not_before = now + _pause(self._fruitless, self._longest)
             self._fruitless += 1
 
 
-def _pause(fruitless: int) -> float:
-    return min(_PAUSE * 2.0 ** min(fruitless, 16), _LONGEST_PAUSE)
+def _pause(fruitless: int, longest: float = _LONGEST) -> float:
+    return min(_PAUSE * 2.0 ** min(fruitless, 16), longest)
+
+
+def attempts_of(keys: Sequence[Key], take: Take, at_once: bool = True) -> Iterator[Attempt]:
+    """
+    Hand records over, in as few calls as possible or one at a time, and yield the outcome of each as soon as it is known.
+
+    If STOP_AFTER records in a row fail alone, and no error blames the record, the returner counts as down: the remaining
+    records are neither tried nor yielded. Otherwise halving a call that has failed finds the bad record.
+    """
+    pieces: deque[Sequence[Key]] = deque([keys] if at_once and keys else [[key] for key in keys])
+    failed_alone = 0
+    while pieces and failed_alone < STOP_AFTER:
+        piece = pieces.popleft()
+        if failed_alone and len(piece) > 1:
+            # the returner may be down, and a whole piece would only take longer to show that
+            pieces.appendleft(piece[1:])
+            piece = piece[:1]
+        found = take(piece)
+        if not isinstance(found, Failure):
+            failed_alone = 0
+            yield from (Attempt(key, found.get(key)) for key in piece)
+        elif len(piece) == 1:
+            failed_alone += not found.is_fault
+            yield Attempt(piece[0], found)
+        else:
+            pieces.extendleft(reversed(_divided(piece, found.is_fault)))
+
+
+def _divided(piece: Sequence[Key], is_fault: bool) -> list[Sequence[Key]]:
+    """Return the parts of a piece that failed, in the order to try them."""
+    if is_fault:
+        middle = len(piece) // 2
+        return [piece[:middle], piece[middle:]]
+    # A single record shows whether the returner works. The last one is tried first, because records that were refused
+    # before lead the piece.
+    rest, last = piece[:-1], piece[-1:]
+    middle = (len(rest) + 1) // 2
+    return [part for part in (last, rest[:middle], rest[middle:]) if part]

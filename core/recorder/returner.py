@@ -47,6 +47,15 @@ class ReturnerModule:
         self.name, self._ret_config = name, ret_config
         self._opts = {**promoted(opts, ret_config), COPY: True}
         self._loaded: Any = None
+        self._has: dict[str, bool] = {}
+
+    def why_absent(self) -> str:
+        """Return why there is no such returner; empty if there is."""
+        try:
+            self.has("returner")
+        except ReturnerAbsent as exc:
+            return str(exc)
+        return ""
 
     def store_return(self, ret: Mapping[str, Any]) -> None:
         """
@@ -57,7 +66,9 @@ class ReturnerModule:
         data = dict(ret)
         if self._ret_config:
             data["ret_config"] = self._ret_config
-        self._store_whole("returner", data, data)
+        if self.name == _RAWFILE:  # it would leave an unfinished line
+            json.dumps(data, ensure_ascii=False).encode()
+        self._store("returner", data)
 
     def store_load(self, jid: str, load: Mapping[str, Any]) -> None:
         """
@@ -69,12 +80,6 @@ class ReturnerModule:
         if self.has("save_load"):
             self._store("save_load", jid, dict(load))
 
-    def store_event(self, tag: str, data: Mapping[str, Any]) -> None:
-        """Hand an event to the returner, if it takes events. Raises as ``store_return``."""
-        if self.has("event_return"):
-            event = {"tag": tag, "data": dict(data)}
-            self._store_whole("event_return", event, [event])
-
     @property
     def takes_many(self) -> bool:
         """Whether the returner has ``store_many``, a function of this extension's own. Raises as ``has``."""
@@ -84,8 +89,8 @@ class ReturnerModule:
         """
         Hand many records to a returner that ``takes_many``.
 
-        :param records: dicts with ``kind`` (``load``, ``return``, ``event``), ``time`` (Unix time), ``data``, and ``jid``,
-            ``minion`` or ``tag`` as far as the kind has them.
+        :param records: dicts with ``kind`` (``load``, ``return``), ``time`` (Unix time), ``data``, ``jid``, and ``minion``
+            of a return.
         :return: ``{position: reason}`` of those that it cannot store; all others are stored.
         :raises Exception: when none is stored, or that is unknown. Then all may be passed again, also stored ones.
         """
@@ -98,19 +103,16 @@ class ReturnerModule:
 
     def has(self, function: str) -> bool:
         """Tell whether the returner has a function. :raises ReturnerAbsent: when there is no such returner."""
-        returner = self._function("returner")
-        # Salt's loader would load all modules there are, to look for a function that this one lacks.
-        return hasattr(sys.modules[returner.__module__], function)
+        if function not in self._has:
+            returner = self._function("returner")
+            # Salt's loader would load all modules there are, to look for a function that this one lacks.
+            self._has[function] = hasattr(sys.modules[returner.__module__], function)
+        return self._has[function]
 
     def returns(self, jid: str) -> dict[str, Any]:
         """Return ``{minion: return data}`` of a job."""
         found = self._function("get_jid")(jid)
         return dict(found) if isinstance(found, Mapping) else {}
-
-    def _store_whole(self, function: str, line: Mapping[str, Any], argument: Any) -> None:
-        if self.name == _RAWFILE:  # it would leave an unfinished line
-            json.dumps(line, ensure_ascii=False).encode()
-        self._store(function, argument)
 
     def _store(self, function: str, *args: Any) -> Any:
         call = self._function(function)

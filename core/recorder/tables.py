@@ -26,7 +26,7 @@ _RETURNERS = (
 _RECORDS = (
     Column("NAME", "name", 12),
     Column("KIND", "kind", rank=2),
-    Column("WHAT", lambda one: one.get("tag") or f"{one.get('jid', '')} {one.get('minion', '')}", 12),
+    Column("WHAT", lambda one: f"{one['jid']} {one['minion']}", 12),
     Column("AGE", "time", rank=1, age=True),
     Column("REASON", "reason", 10, rank=3, names=False),
 )

@@ -1,4 +1,4 @@
-"""Checks that the recorder can work on this master, with these returners."""
+"""Checks that the recorder can work on this master, with these returners and these targets of notices."""
 
 from __future__ import annotations
 
@@ -8,23 +8,44 @@ from typing import Any
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.master.job_cache import OURS
-from saltext.jobs.core.options.engines import RecorderSettings, ReturnerChoice
+from saltext.jobs.core.options import engine_options, read_settings
+from saltext.jobs.core.options.engines import NoticesSettings, RecorderSettings, ReturnerChoice
 from saltext.jobs.core.recorder.returner import promoted
+from saltext.jobs.core.recorder.webhook import check_address
+
+#: The section of the options of notices.
+NOTICES = "job_notices"
 
 
-def check(opts: Mapping[str, Any], settings: RecorderSettings) -> None:
-    """:raises SettingsError: when these settings make no sense on this master."""
-    if not settings.returners:
+def notices_of(opts: Mapping[str, Any]) -> NoticesSettings:
+    """Return the options of notices. :raises SettingsError: the webhook's address is not in it."""
+    notices = read_settings(NoticesSettings, NOTICES, opts.get(NOTICES))
+    if notices.url:
+        check_address(notices.url)
+    return notices
+
+
+def settings_of(opts: Mapping[str, Any], *sources: Any) -> RecorderSettings:
+    """
+    Return the options of the recorder.
+
+    :param sources: where they are, if not in the master's options.
+    :raises SettingsError: when they, or those of notices, make no sense on this master.
+    """
+    recorder = read_settings(RecorderSettings, JOB_RECORDER, *(sources or engine_options(opts, JOB_RECORDER)))
+    if not notices_of(opts).targets and not recorder.returners:
         raise SettingsError(
-            f"{JOB_RECORDER}: returners is not set; accepted is a list of returners, such as ['pgjsonb']"
+            f"{JOB_RECORDER}: returners is not set; accepted is a list of returners, such as ['pgjsonb']. For notices only, "
+            f"set url or returners under {NOTICES}"
         )
-    if opts.get("master_job_cache") != OURS:
+    if recorder.returners and opts.get("master_job_cache") != OURS:
         raise SettingsError(
             f"{JOB_RECORDER} needs master_job_cache: {OURS}, which is {opts.get('master_job_cache', 'local_cache')!r}: it "
             "records what that job cache has"
         )
-    for choice in settings.returners:
+    for choice in recorder.returners:
         _check_returner(opts, choice)
+    return recorder
 
 
 def _check_returner(opts: Mapping[str, Any], choice: ReturnerChoice) -> None:

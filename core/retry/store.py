@@ -30,13 +30,15 @@ import salt.payload
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk import packed
 from saltext.jobs.core.disk.lease import Lease
+from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.ledger import meta, queue
 from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.ledger.tables import Tables
-from saltext.jobs.core.retry.entry import CURSOR, Entry, Key, Kind, State
+from saltext.jobs.core.retry.entry import CURSOR, ENDED, Entry, Key, Kind, State
 from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.open_job import OpenJob
+from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
 
@@ -142,6 +144,31 @@ class RetryStore:
             except ValueError as exc:
                 log.error("The %s of %s cannot be read: %s", what, row.jid, exc)
         return found
+
+
+def owed_of(opts: Mapping[str, Any], jid: str) -> dict[str, tuple[bool, float, str]]:
+    """
+    Return ``{minion: (whether it is still owed the job, since when, in words)}``; also for those that the engine was asked
+    to take, and has not taken yet. :raises OSError:
+    """
+    # Requests first: one that is answered meanwhile has its entries in the queue.
+    asked = [
+        request
+        for request in requests.waiting(opts, JOB_RETRY)
+        if (request.get("do"), request.get("jid")) == ("enqueue", jid)
+    ]
+    found = {}
+    for entry, _ in RetryStore(site_of(opts).tables).entries(jid=jid):
+        is_owed = entry.state not in ENDED
+        told = f"{entry.state.value}, {entry.reason}"
+        found[entry.minion] = (
+            is_owed,
+            entry.queued if is_owed else entry.since,
+            f"owed by job_retry: {told}" if is_owed else f"no longer owed by job_retry: {told}",
+        )
+    for minion in {minion for request in asked for minion in request.get("minions") or ()}:
+        found[minion] = True, 0.0, "handed to job_retry, which has not taken it yet"
+    return found
 
 
 def _packed(record: Mapping[str, Any]) -> bytes:

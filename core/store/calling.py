@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import math
 import os
 import socket
 import threading
@@ -24,6 +25,7 @@ from saltext.jobs.core import own_modules
 from saltext.jobs.core.banks import NOCACHE
 
 OUTAGE_SECONDS = 3.0  # how long a server may be away before a call fails
+SOON = 10.0  # seconds for which other calls do not wait again after that
 RETRY_SECONDS = 0.2
 
 # EtcdNotFile: another process was faster in making the directory that the driver keeps everything in.
@@ -62,6 +64,7 @@ class Calls:
         # A copy, since Salt's loader would write the options of the next loader into the same dictionary.
         self._opts = {**_WAITS, **opts}
         self.name: str = opts.get("cache") or "localfs"
+        self._given_up = -math.inf  # when a call last gave up waiting for the server
         self._opened: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         self._guard = threading.RLock()  # Salt 3008 stores returns from several threads, and mysql has one connection
 
@@ -77,6 +80,7 @@ class Calls:
         :raises SaltCacheError: naming driver, bank and key.
         """
         began = time.monotonic()
+        until = began + (self.patience if began - self._given_up >= SOON else 0.0)
         while True:
             try:
                 with self._guard:
@@ -86,9 +90,12 @@ class Calls:
                 error = self.error(name, bank, args[0] if args else None, exc)
                 if not isinstance(error, Undecodable):
                     self._opened = None  # some drivers never replace a broken connection
-                if not isinstance(error, Outage) or time.monotonic() - began >= self.patience:
-                    raise error from exc
-            time.sleep(RETRY_SECONDS)
+                if isinstance(error, Outage) and time.monotonic() < until:
+                    time.sleep(RETRY_SECONDS)
+                    continue
+                if isinstance(error, Outage):
+                    self._given_up = time.monotonic()
+                raise error from exc
 
     def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
         """Return the error that says that ``name`` failed: an Outage, Undecodable, or another SaltCacheError."""

@@ -17,6 +17,7 @@ from saltext.jobs.core.banks import LOADS, NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_files
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.store import records
+from saltext.jobs.core.store.drivers import has_date
 from saltext.jobs.core.store.store import Store
 
 #: Most files of a driver that are checked.
@@ -100,13 +101,14 @@ def figures_of(store: Store) -> dict[str, Any]:
     the size of the file, and how much of it is free.
     """
     keys = sorted(store.keys(LOADS))
+    timed = [store.decode(key) for key in keys if has_date(key)]
     found = {
         "driver": store.driver.name,
         "jobs": len(keys),
         "published": len(store.keys(PUBLISHED)),
         "returns": store.driver.count_returns(RETURNS, keys),
-        "oldest": store.decode(keys[0]) if keys else None,
-        "newest": store.decode(keys[-1]) if keys else None,
+        "oldest": timed[0] if timed else None,
+        "newest": timed[-1] if timed else None,
     }
     if store.file is not None:
         database = store.file.tables.database

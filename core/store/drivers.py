@@ -20,7 +20,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core.banks import LOADS
 from saltext.jobs.core.disk.job_summary import JobTally
 from saltext.jobs.core.disk.local_banks import LocalBanks
-from saltext.jobs.core.ids import jid_time
+from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.store.calling import Calls, Outage, Undecodable
 
 ABSENT = object()  # what ``read_all`` returns if there is no value
@@ -173,8 +173,11 @@ class Driver(Calls):
         return sum(len(self.keys(f"{bank}/{jid}")) for jid in jids)
 
     def oldest_jids(self, count: int) -> list[str]:
-        """Return the keys of the oldest loads by their jids, oldest first."""
-        return heapq.nsmallest(count, self.keys(LOADS))
+        """Return the keys of the oldest loads, oldest first."""
+        undated = self.undated_jids()
+        return heapq.nsmallest(
+            count, self.keys(LOADS), lambda key: (jid_at(undated[key]) if key in undated else key, key)
+        )
 
     def shown(self) -> Iterator[Shown] | None:
         """
@@ -185,7 +188,7 @@ class Driver(Calls):
 
     def jids(self, low: str, high: str, marks: Marks, minion: str | None = None, failed: bool = False) -> Iterator[str]:
         """
-        Yield the keys of loads from ``high`` down to ``low``.
+        Yield the load keys that begin with a date, from ``high`` down to ``low``.
 
         Each parameter narrows the result if the driver has an index for it; otherwise it is ignored.
 
@@ -193,11 +196,15 @@ class Driver(Calls):
         :param minion: a minion that the job is for, or that has returned.
         :param failed: only jobs that failed on a minion.
         """
-        yield from sorted((key for key in self.keys(LOADS) if low <= key <= high), reverse=True)
+        yield from sorted((key for key in self.keys(LOADS) if has_date(key) and low <= key <= high), reverse=True)
 
     def written_since(self, bank: str, since: float) -> list[str]:
         """Return the jids in a bank that may have been written at or after a Unix time."""
         return [key for key in self.keys(bank) if (jid_time(key) or math.inf) >= since - _AGAIN_WITHIN]
+
+    def undated_jids(self) -> dict[str, float]:
+        """Return the keys of loads that do not begin with a date, with the Unix times of their last write."""
+        return {key: self.updated(LOADS, key) or 0.0 for key in self.keys(LOADS) if not has_date(key)}
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, JobTally]:
         """
@@ -301,3 +308,8 @@ class Mmap(Driver):
                 for _, file in opened.values():
                     file.close()
                 opened.clear()
+
+
+def has_date(key: str) -> bool:
+    """Tell whether a jid begins with a date, and so tells when the job was published."""
+    return key[:8].isdigit() and len(key) > 7 and key[:8].isascii()

@@ -2,14 +2,15 @@
 Finds jobs by function, target, minion, user, time, outcome and metadata: newest first, a page at a time.
 
 The driver's index is used as far as it goes. For everything else the time in the jid is checked first, and then the load.
-Jobs are in the order of their jids: one whose jid does not begin with a date is not where its time is. A page starts where
-the one before it ended, even if there are new jobs. What an operator typed becomes a ``Query`` first. The second half of
-this file finds the last result of each minion: when the minion last ran a function, and how that ended.
+A job whose jid does not begin with a date sorts by when its load was written. A page starts where the one before it
+ended, even if there are new jobs. What an operator typed becomes a ``Query`` first. The second half of this file finds
+the last result of each minion: when the minion last ran a function, and how that ended.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,8 +28,8 @@ from saltext.jobs.core.functions import JOBS, KINDS, kind_of
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.options import kinds
 from saltext.jobs.core.returned import function_of, retcode_of
-from saltext.jobs.core.store.drivers import Matches
-from saltext.jobs.core.store.listing import LAST, describe, readable
+from saltext.jobs.core.store.drivers import Matches, has_date
+from saltext.jobs.core.store.listing import describe, readable
 from saltext.jobs.core.store.publication import ids_in
 from saltext.jobs.core.store.store import Store
 
@@ -39,6 +40,7 @@ OUTCOMES = ("returned", "failed", "missing")
 ALL = "all"
 _GLOB = frozenset("*?[")
 _AT_ONCE = 200  # jobs that are read at a time
+_LAST = "~"  # sorts after anything that a jid has behind its time
 
 #: Tells whether the arguments and metadata of a load may be shown.
 Sees = Callable[[Mapping[str, Any]], bool]
@@ -79,17 +81,19 @@ def search(store: Store, query: Query, sees: Sees = lambda load: True) -> dict[s
     ``Failed`` and ``Missing``.
 
     :param sees: tells of which jobs the arguments are shown.
+    :raises ValueError: for an invalid ``after``.
     :raises SaltCacheError: if the store cannot be read.
     """
     rows: list[dict[str, Any]] = []
     cursor, most = "", min(query.limit + 1, _AT_ONCE)  # at first only as many as may suffice
     found = _places(store, query)
     while some := list(itertools.islice(found, most)):
-        for key, row in _matching(store, query, some, sees):
+        orders = {key: order for order, key in some}
+        for key, row in _matching(store, query, list(orders), sees):
             if len(rows) == query.limit:  # there is one more than the limit
                 return {"jobs": rows, "next": cursor}
             rows.append(row)
-            cursor = key
+            cursor = _cursor(orders[key], key)
         most = _AT_ONCE
     return {"jobs": rows, "next": None}
 
@@ -101,7 +105,8 @@ def loads(store: Store, query: Query) -> Iterator[tuple[str, dict[str, Any]]]:
     :raises SaltCacheError: if the store cannot be read.
     """
     found = _places(store, query)
-    while keys := list(itertools.islice(found, _AT_ONCE)):
+    while some := list(itertools.islice(found, _AT_ONCE)):
+        keys = [key for _, key in some]
         known = dict(readable(store, LOADS, keys))
         for key in keys:
             load = known.get(key)
@@ -109,14 +114,30 @@ def loads(store: Store, query: Query) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield key, load
 
 
-def _places(store: Store, query: Query) -> Iterator[str]:
-    """Yield the keys of the loads that may match, newest first."""
+def _cursor(order: str, key: str) -> str:
+    return key if order == key else f"{order}/{key}"
+
+
+def _place(cursor: str) -> tuple[str, str]:
+    order, slash, key = cursor.partition("/")
+    if not has_date(order) or (slash and not key):
+        raise ValueError(
+            f"after is {cursor!r}; accepted is the next of an earlier search, or a jid that begins with a date"
+        )
+    return order, key or order
+
+
+def _places(store: Store, query: Query) -> Iterator[tuple[str, str]]:
+    """Yield (sort key, key) of the loads that may match, newest first."""
     low = "" if query.start is None else jid_at(query.start)
-    high = LAST if query.end is None else jid_at(query.end) + LAST
+    high = _LAST if query.end is None else jid_at(query.end) + _LAST
+    before = (_LAST, "") if query.after is None else _place(query.after)
     marks = {"fun": _of_function(query), "user": _globs(query.users)}
     failed = query.outcome == "failed"
-    found = store.driver.jids(low, min(high, query.after or LAST), marks, query.minion, failed)
-    return (key for key in found if key != query.after)
+    dated = ((key, key) for key in store.driver.jids(low, min(high, before[0]), marks, query.minion, failed))
+    written = ((jid_at(at), key) for key, at in store.driver.undated_jids().items())
+    others = sorted((place for place in written if low <= place[0] <= high), reverse=True)
+    return (place for place in heapq.merge(dated, others, reverse=True) if place < before)
 
 
 def _globs(patterns: tuple[str, ...]) -> Matches | None:

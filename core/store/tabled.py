@@ -20,6 +20,7 @@ from saltext.jobs.core.banks import LOADS
 from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.job_summary import JobTally
 from saltext.jobs.core.errors import JobsError, RowRefused
+from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger import jobs, values
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.sqlite import OPTIONS
@@ -139,7 +140,9 @@ class Tabled(Driver):
         return self.do("list", bank, values.count_below, bank)
 
     def oldest_jids(self, count: int) -> list[str]:
-        return self.do("list", LOADS, jobs.oldest, count)
+        undated = [(jid_at(at), key) for key, at in self.undated_jids().items()]
+        dated = [(key, key) for key in self.do("list", LOADS, jobs.oldest, count)]
+        return [key for _, key in heapq.nsmallest(count, undated + dated)]
 
     def jids(self, low: str, high: str, marks: Marks, minion: str | None = None, failed: bool = False) -> Iterator[str]:
         found = self.do("list", LOADS, _found, low, high, marks, minion, failed)
@@ -147,6 +150,9 @@ class Tabled(Driver):
 
     def shown(self) -> Iterator[Shown]:
         return self._each(jobs.shown(self.tables), "list", LOADS)
+
+    def undated_jids(self) -> dict[str, float]:
+        return self.do("list", LOADS, jobs.undated)
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, JobTally]:
         return self.do("list", LOADS, jobs.tallies, jids, minion)

@@ -259,7 +259,7 @@ def test_a_wheel_finds_all_that_it_requires_and_loads(fresh, wheel, master_confi
 
 
 def test_salt_run_prints_the_documentation_of_every_runner(fresh, master_config):
-    config, verbs = master_config(), {"job_console": "config", "job_notices": "stats", "jobs_doctor": "run"}
+    config, verbs = master_config(), {"job_console": "config", "jobs_doctor": "run"}
     printed = [
         fresh.run("salt-run", "-c", config, "--no-color", "-d", f"*.{verb}") for verb in ("doctor", *verbs.values())
     ]

@@ -11,12 +11,12 @@ import signal
 import pytest
 
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_NOTICES
-from saltext.jobs.core.notices.store import NoticesStore
-from saltext.jobs.core.notices.webhook import SIGNATURE
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
+from saltext.jobs.core.recorder.watch import known_of
+from saltext.jobs.core.recorder.webhook import SIGNATURE
 from saltext.jobs.core.site import site_of
 from tests.faults import freeze, thaw
-from tests.functional.notices.receiver import receiving
+from tests.functional.recorder.receiver import receiving
 from tests.integration.batch.conftest import batch_master
 from tests.waiting import wait_for
 
@@ -40,15 +40,14 @@ def master(salt_factories, receiver):
         "secret": SECRET,
         "console": "https://salt.example.com/console/index.html",
     }
-    engines = [{"batch_manager": {}}, {"job_notices": notices}]
-    with batch_master(salt_factories, *MINIONS, job_retry=None, engines=engines) as daemon:
+    engines = [{"batch_manager": {}}, {"job_recorder": {}}]
+    with batch_master(salt_factories, *MINIONS, job_retry=None, engines=engines, job_notices=notices) as daemon:
         has_looked(daemon)
         yield daemon
 
 
 def has_looked(master):
-    store = NoticesStore(site_of(master.config).tables)
-    wait_for(lambda: (store.read()[0] or {}).get("begun"), what="the engine has looked at the batches")
+    wait_for(lambda: known_of(site_of(master.config).tables), what="the engine has looked at the batches")
 
 
 def kill(master, engine):
@@ -66,11 +65,11 @@ def test_a_failure_is_reported_though_the_receiver_was_down_and_the_engine_kille
     wait_for(lambda: look("batch.status", jid)["finished"], what="the batch has ended")
     wait_for(lambda: receiver.tried, what="its notice was sent")
     receiver.answer = "hang"
-    pid = kill(master, JOB_NOTICES)
+    pid = kill(master, JOB_RECORDER)
     tried = len(receiver.tried)
     wait_for(lambda: len(receiver.tried) > tried, what="another process of the engine tries")
-    assert requests.process_of(master.config, JOB_NOTICES).pid != pid
-    kill(master, JOB_NOTICES)
+    assert requests.process_of(master.config, JOB_RECORDER).pid != pid
+    kill(master, JOB_RECORDER)
     receiver.answer = 204
     wait_for(lambda: receiver.kinds() == ["failed"], what=lambda: f"the notice has arrived: {receiver.kinds()}")
     notice, headers, body = receiver.got[0]
@@ -98,11 +97,11 @@ def test_an_engine_that_hangs_is_reported_and_no_secret_is_in_the_log(master, ru
     freeze(process.pid)
     try:
         wait_for(lambda: receiver.kinds() == ["engine"], what=lambda: f"the engine hangs: {receiver.kinds()}")
-        assert run("job_notices.stats")["webhook"]["trouble"] is None
+        assert run("job_recorder.stats")["returners"]["notices:webhook"]["trouble"] is None
     finally:
         thaw(process.pid)
     wait_for(lambda: receiver.kinds() == ["engine", "recovered"], what="it answers again")
-    assert run("job_notices.test") == ["webhook"]
+    assert run("job_recorder.test_notice") == ["notices:webhook"]
     wait_for(lambda: receiver.kinds()[-1] == "test", what="the test has arrived")
     log = pathlib.Path(master.config["log_file"]).read_text(encoding="utf-8", errors="replace")
     assert SECRET not in log and "of-the-address" not in log

@@ -43,10 +43,10 @@ _NEEDED = (
         "salt.utils.win_system",
     ),
     *("cryptography.hazmat.backends.openssl.backend", "zmq.asyncio", "zmq.eventloop.zmqstream"),
-    *(f"saltext.jobs.engines.{name}" for name in ("batch_manager", "job_notices", "job_recorder", "job_retry")),
+    *(f"saltext.jobs.engines.{name}" for name in ("batch_manager", "job_recorder", "job_retry")),
     *(f"saltext.jobs.runners.{name}" for name in ("batch", "job_cache", "job_console", "job_recorder", "job_retry")),
     *("saltext.jobs.returners.salt_cache", "saltext.jobs.core.loader"),
-    *(f"saltext.jobs.core.{wing}.doctor" for wing in ("batch", "notices", "recorder", "retry", "store")),
+    *(f"saltext.jobs.core.{wing}.doctor" for wing in ("batch", "recorder", "retry", "store")),
     *(f"saltext.jobs.core.batch.{name}" for name in ("catalog", "starting", "watch")),
     *("saltext.jobs.core.master.jobs", "saltext.jobs.core.store.backup", "saltext.jobs.core.store.search"),
 )

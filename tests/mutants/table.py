@@ -413,8 +413,15 @@ _TABLE = (
         "tests/functional/recorder/test_recording.py::test_a_return_that_comes_twice_is_recorded_once",
     ),
     (
+        "a load is recorded with each return",
+        "core/recorder/recipients.py",
+        "not (job.is_published or jid in self._loads)",
+        "True",
+        "tests/functional/recorder/test_recording.py::test_a_load_is_recorded_once_over_restarts",
+    ),
+    (
         "the place moves past a record that no returner has",
-        "core/recorder/consumer.py",
+        "core/recorder/reading.py",
         "Place(self._order[0][0] - 1 if self._order else self._read_to, self._gaps)",
         "Place(self._read_to, self._gaps)",
         "tests/functional/recorder/test_recording.py::test_what_a_returner_has_not_got_goes_out_after_a_restart",
@@ -422,8 +429,8 @@ _TABLE = (
     (
         "a refused record is tried for ever",
         "core/recorder/pipeline.py",
-        "if record.tries >= self._tries or len(self._parked) >= self._size:",
-        "if False:",
+        "None if tries >= self._tries else now + _pause(tries - 1)",
+        "now + _pause(tries - 1)",
         "tests/unit/recorder/test_pipeline.py",
     ),
     # who may

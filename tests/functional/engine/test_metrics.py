@@ -35,20 +35,16 @@ RETURNER = {
     "trouble": None,
 }
 STATS = {
-    "events": 0,
-    "events_dropped": 0,
     "returners": {"pgjsonb": RETURNER, 'odd"one': RETURNER},
 }
 
 
 def of_each():
     """The figures of each engine, as it writes them."""
-    targets = {name: {"webhook": 3} for name in FIGURES if name.startswith("notices_")}
     found = {
         "batch_manager": of_batches.figures([], of_batches.Tally(), 0.0, limit=5),
         "job_retry": of_retry.figures([], {}, False, 0.0),
         "job_recorder": of_recorder.figures(STATS),
-        "job_notices": targets,
     }
     of_all = [name for name, (label, _) in FIGURES.items() if label == "engine"]
     return {engine: {**own, **{name: {engine: 1.5} for name in of_all}} for engine, own in found.items()}

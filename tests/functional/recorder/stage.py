@@ -1,4 +1,4 @@
-"""A recorder beside a real job cache and its log; lists stand in for the returners and the bus."""
+"""A recorder beside a real job cache and its log; lists stand in for the returner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import RecorderSettings
-from saltext.jobs.core.recorder.consumer import TRIES, Consumer
+from saltext.jobs.core.recorder.consumer import TRIES, Consumer, reader_of
+from saltext.jobs.core.recorder.reading import Reading
+from saltext.jobs.core.recorder.recipients import ToReturner
 from saltext.jobs.core.recorder.shell import Ports, RecorderShell
 from saltext.jobs.core.recorder.source import Source
 from saltext.jobs.core.site import site_of
@@ -75,7 +77,7 @@ class Returner:
     takes_many = False
 
     def __init__(self, can_be_asked=True):
-        self.loads, self.taken, self.events = [], [], []
+        self.loads, self.taken = [], []
         self.is_down, self._can_be_asked = False, can_be_asked
         self.refuses = lambda ret: False
 
@@ -93,10 +95,6 @@ class Returner:
             raise ValueError("not such a thing")
         self.taken.append(ret)
 
-    def store_event(self, tag, data):
-        self._check()
-        self.events.append((tag, data))
-
     def has(self, function):
         return function == "get_jid" and self._can_be_asked
 
@@ -106,22 +104,15 @@ class Returner:
 
 
 class Bus:
-    """Brings events to its listener, and nothing else."""
+    """Brings no event."""
 
     gaps, lag = 0, 0.0
 
-    def __init__(self):
-        self.listener = None
-
     def listen(self, listener, on_ready=None):
-        self.listener = listener
+        pass
 
     def close(self):
         pass
-
-    def bring(self, tag, data):
-        if self.listener.wants(tag):
-            self.listener.handle(tag, data)
 
 
 class Stage:
@@ -135,15 +126,16 @@ class Stage:
         self.opts = options_in(folder, master_job_cache="salt_cache", **{"cache": "sqlite", **(opts or {})})
         self.job_cache, self.returner = JobCache(self.opts), returner or Returner()
         self.settings = read_settings(RecorderSettings, JOB_RECORDER, {"returners": ["one"], **options})
-        self.loop, self.bus, clock = compat.new_loop(), Bus(), Clock()
+        self.loop, clock = compat.new_loop(), Clock()
         self.tables = site_of(self.opts).tables
         source, look_back = Source(self.opts, self.settings), self.settings.catch_up
-        self.consumer = Consumer(
-            self.loop, clock, "one", self.returner, source, self.tables, look_back=look_back, tries=tries
-        )
+        reading = Reading("one", reader_of("one"), self.returner, source, self.tables, look_back=look_back)
+        recipient = ToReturner(self.returner, source)
+        self.consumer = Consumer(self.loop, clock, "one", recipient, self.tables, reading=reading, tries=tries)
         inbox = Inbox(self.opts, JOB_RECORDER)
-        ports = Ports(self.loop, clock, self.bus, inbox, Worker(self.loop), self.tables, None, [self.consumer])
-        self.shell = RecorderShell(ports, self.settings)
+        self.shell = RecorderShell(
+            Ports(self.loop, clock, Bus(), inbox, Worker(self.loop), self.tables, None, [self.consumer])
+        )
         self.shell.start()
         self._is_closed = False
         assert self.until(lambda: self.consumer.is_ready)

@@ -1,4 +1,4 @@
-"""What ``job_recorder.doctor`` finds."""
+"""What ``job_recorder.doctor`` finds, of returners and of notices."""
 
 from __future__ import annotations
 
@@ -12,22 +12,19 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.recorder import doctor
 from saltext.jobs.core.site import FileSite
+from tests.functional.options import options_in
 from tests.leading import single_holder
 from tests.user import USER
 
 WELL = {"trouble": None, "queued": 0, "lag": 0.0, "dropped": 0, "set_aside": 0}
+TOKEN, SECRET = "of-the-address", "a-secret-that-nobody-sees"
+NOTICES = {"url": f"https://ops.example.com/hooks?token={TOKEN}", "secret": SECRET}
 
 
 @pytest.fixture
 def opts(tmp_path):
-    return {
-        "cachedir": str(tmp_path),
-        "sock_dir": str(tmp_path),
-        "id": "m",
-        "user": USER,
-        "master_job_cache": "salt_cache",
-        "job_recorder": {"returners": ["pgjsonb"]},
-    }
+    more = {"user": USER, "master_job_cache": "salt_cache", "job_recorder": {"returners": ["rawfile_json"]}}
+    return options_in(tmp_path, id="m", engines=["job_recorder"], **more)
 
 
 @pytest.fixture
@@ -42,7 +39,7 @@ def answering(opts):
             while not over.is_set():
                 for request_id, request in inbox.take():
                     assert request["do"] == "stats"
-                    inbox.answer(request_id, {"returners": {"pgjsonb": {**WELL, **figures}}})
+                    inbox.answer(request_id, {"returners": {"rawfile_json": {**WELL, **figures}}})
                 time.sleep(0.01)
 
         thread = threading.Thread(target=serve)
@@ -62,7 +59,7 @@ def test_nothing_is_found_where_all_is_well(answering):
         "engine": True,
         "process": None,
         "since": None,
-        "returners": ["pgjsonb"],
+        "returners": ["rawfile_json"],
         "findings": [],
         "faults": 0,
         "retcode": 0,
@@ -74,7 +71,7 @@ def test_nothing_is_found_where_all_is_well(answering):
     [
         ({"trouble": "connection refused", "queued": 7}, "takes nothing, and 7 records wait: connection refused"),
         ({"lag": 90.0, "queued": 5}, "is 90 s behind (5 records wait)"),
-        ({"dropped": 3}, "records for the returner pgjsonb were lost since the engine's start (3)"),
+        ({"dropped": 3}, "records for rawfile_json were lost since the engine's start (3)"),
         ({"set_aside": 2}, "has refused records (2)"),
     ],
 )
@@ -88,12 +85,13 @@ def test_problems_of_a_returner_are_reported(answering, figures, part):
     [
         ({}, "no job_recorder engine runs"),
         ({"job_recorder": {}}, "the engine does not start: job_recorder: returners is not set"),
-        ({"job_recorder": {"returners": ["pgjsonb"], "spool_max_bytes": 0}}, "spool_max_bytes"),
+        ({"job_recorder": {"returners": ["rawfile_json"], "spool_max_bytes": 0}}, "spool_max_bytes"),
         (
             {"master_job_cache": "local_cache"},
             "job_recorder needs master_job_cache: salt_cache, which is 'local_cache'",
         ),
         ({"engines": [{"job_recorder": {"catch_up": "soon"}}]}, "'soon'"),
+        ({"job_recorder": {"returners": ["no_such"]}}, "no_such gets nothing: The returner 'no_such' cannot be loaded"),
         ({"job_cache": False}, "stores no returns in a job cache of its own"),
         ({"ext_job_cache": "redis"}, "stores no returns in a job cache of its own"),
     ],
@@ -107,3 +105,29 @@ def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opt
         lock.write_bytes(Leader(17, "root", "here", "0.0.1").as_line())
         (found,) = [finding for finding in doctor.examine(opts)["findings"] if "0.0.1" in finding]
     assert found.startswith("the job_recorder engine runs 0.0.1") and found.endswith("restart the master")
+
+
+@pytest.mark.parametrize(
+    ("options", "part", "faults"),
+    [
+        ({}, "", 0),
+        ({"secret": ""}, "notices are not signed", 0),
+        ({"url": f"http://ops.example.com/{TOKEN}"}, "as plain text", 0),
+        ({"url": f"ftp://ops.example.com/{TOKEN}"}, "url is no address of a webhook", 1),
+        ({"kinds": ["nothing"]}, "the engine does not start: job_notices: kinds", 1),
+        ({"returners": ["no_such"]}, "no_such gets nothing", 1),
+    ],
+)
+def test_what_is_wrong_with_notices_is_reported_without_a_secret(opts, options, part, faults):
+    opts = {**opts, "master_job_cache": "local_cache", "job_recorder": {}, "job_notices": {**NOTICES, **options}}
+    found = doctor.examine(opts)
+    assert [part in finding for finding in found["findings"] if "no job_recorder engine" not in finding] == [
+        True
+    ] * bool(part)
+    assert found["faults"] == faults + 1, "no engine runs"
+    assert TOKEN not in repr(found) and SECRET not in repr(found)
+
+
+def test_targets_of_notices_are_named_beside_the_returners(opts):
+    found = doctor.examine({**opts, "job_notices": {**NOTICES, "returners": ["rawfile_json"]}})
+    assert found["returners"] == ["rawfile_json", "notices:webhook", "notices:rawfile_json"]

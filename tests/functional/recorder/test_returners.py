@@ -154,18 +154,6 @@ def test_a_return_that_is_no_json_leaves_nothing_behind_in_the_file(opts, tmp_pa
     assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == ["m1", "m3"]
 
 
-def test_rawfile_json_gets_a_line_for_each_event(opts, tmp_path):
-    file = tmp_path / "returns"
-    module = ReturnerModule({**opts, "rawfile_json.filename": str(file)}, "rawfile_json")
-    module.store_event("salt/auth", {"id": "m1"})
-    with pytest.raises(TypeError):
-        module.store_event("salt/auth", {"id": b"m1"})
-    module.store_return(a_return())
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert lines[0] == {"tag": "salt/auth", "data": {"id": "m1"}}
-    assert [line.get("jid") for line in lines] == [None, JID]
-
-
 # -- salt_cache on Redis ----------------------------------------------------------------------------------------------
 
 

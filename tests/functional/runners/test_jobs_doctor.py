@@ -39,7 +39,7 @@ def test_of_what_is_not_configured_and_has_no_work_nothing_is_said(opts):
     assert faults(found) == []
     assert found["parts"] == {
         "job_cache": "works",
-        **dict.fromkeys(("batch_manager", "job_retry", "job_recorder", "job_notices"), "not configured"),
+        **dict.fromkeys(("batch_manager", "job_retry", "job_recorder"), "not configured"),
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 import salt.loader
 
 from saltext.jobs.core.disk.lease import Leader
-from saltext.jobs.core.engine.names import JOB_NOTICES
+from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import act_for
 from saltext.jobs.core.master.identity import MASTER, PASSWORD, PEER_RUN, TOKEN
@@ -23,7 +23,7 @@ from tests.leading import single_holder
 SECRET = "swordfish"
 EVERYTHING = [".*"]
 OF_WEB1 = [{"web1": ["cmd.run", "saltutil.running"]}]
-RUNNERS = [{"@runner": ["batch.*", "job_cache.*", "job_notices.*"]}]
+RUNNERS = [{"@runner": ["batch.*", "job_cache.*", "job_recorder.*"]}]
 
 
 @pytest.fixture
@@ -198,11 +198,11 @@ def test_a_user_who_may_publish_the_job_may_start_a_batch_like_it(opts, made):
 
 
 def test_a_minion_sends_no_notice_and_a_user_of_the_runner_may(opts):
-    answered, told = ask(opts, MINION, "job_notices.test")
+    answered, told = ask(opts, MINION, "job_recorder.test_notice")
     assert not answered and "may look at this, and change nothing" in told
-    lock = FileSite(opts).lock_path(JOB_NOTICES)
+    lock = FileSite(opts).lock_path(JOB_RECORDER)
     with single_holder(lock):
         lock.write_bytes(Leader(17, "root", "here", "0.0.1").as_line())  # another version, which is not asked
-        for limits, function in ((MINION, "job_notices.stats"), (user([]), "job_notices.test")):
+        for limits, function in ((MINION, "job_recorder.stats"), (user([]), "job_recorder.test_notice")):
             answered, told = ask(opts, limits, function)
             assert not answered and "restart the master" in told, told

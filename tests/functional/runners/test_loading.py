@@ -47,8 +47,7 @@ VERBS = {
     },
     "job_console": {"config"},
     "jobs_doctor": {"run"},
-    "job_notices": {"doctor", "stats", "test"},
-    "job_recorder": {"doctor", "stats", "history", "set_aside", "redeliver", "drop"},
+    "job_recorder": {"doctor", "stats", "history", "set_aside", "redeliver", "drop", "test_notice"},
     "job_retry": {
         "list",
         "show",
@@ -69,7 +68,6 @@ VERBS = {
 #: Our modules that every salt-run may import.
 LIGHT = {
     "display",
-    "display.terminal",
     "display.text",
     "engine",
     "engine.names",

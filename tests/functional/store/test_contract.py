@@ -459,7 +459,7 @@ class Contract:
         for number, jid in enumerate(jids):
             fun = "saltutil.find_job" if number in (28, 25) else "test.ping"
             job_cache.save_load(jid, {**LOAD, "fun": fun}, minions=[])
-        job_cache.save_load("deploy", LOAD, minions=[])  # in the order of jids the last
+        job_cache.save_load("deploy", LOAD, minions=[])  # without a time: written now, and so the newest
         newest = job_cache.get_jids_filter(4)
         assert [job["JID"] for job in newest] == [jids[26], jids[27], jids[29], "deploy"]
         assert newest[0]["StartTime"] and newest[0]["Function"] == "test.ping"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import time
 
 import pytest
 import salt.loader
@@ -14,8 +15,10 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.passes import pass_for
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.store.drivers import Driver
 from tests.functional.cache_servers import cache_servers  # noqa: F401
 from tests.functional.options import options_in
+from tests.waiting import stretched
 
 LOAD = {"cmd": "publish", "fun": "state.apply", "arg": ["web"], "tgt": "*", "tgt_type": "glob", "user": "root"}
 QUESTION = "20261123000000000000"
@@ -27,6 +30,22 @@ def redis(cache_servers):  # noqa: F811
     yield server
     with contextlib.suppress(Exception):
         server.start()
+
+
+def test_only_the_first_of_many_saves_waits_for_a_server_that_is_away(tmp_path, redis):
+    driver = Driver(options_in(tmp_path, **redis.options))
+    driver.store("jobs/loads", "1", {"fun": "test.ping"})
+    redis.stop()
+    took = []
+    for _ in range(5):
+        began = time.monotonic()
+        with pytest.raises(SaltCacheError):
+            driver.store("jobs/loads", "1", {})
+        took.append(time.monotonic() - began)
+    assert took[0] > 2 and sum(took[1:]) < stretched(1)
+    redis.start()
+    driver.store("jobs/loads", "1", {"fun": "test.echo"})
+    assert driver.fetch("jobs/loads", "1") == {"fun": "test.echo"}
 
 
 def test_a_job_its_returns_and_an_answer_are_known_while_redis_is_away(tmp_path, redis):

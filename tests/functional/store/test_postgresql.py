@@ -222,7 +222,7 @@ class TestFaults:
         assert stored == [True] * 60, "whose answer was lost finds its own value, and counts it as stored"
         assert len(cache.list("bank")) == 61
 
-    def test_a_command_waits_for_a_server_that_is_away_once_and_not_for_each_of_its_calls(self, opts, server):
+    def test_a_process_waits_for_a_server_that_is_away_once_and_not_for_each_of_its_calls(self, opts, server):
         caches = [salt.cache.Cache({**opts, "postgresql.timeout": seconds}) for seconds in (4, 5, 6)]
         server.stop()
         try:

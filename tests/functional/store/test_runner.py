@@ -41,11 +41,12 @@ def test_stats_count_the_records(master):
         master.ours("save_load", jid, LOAD, minions=["web1", "web2"])
         master.ours("returner", {"jid": jid, "id": "web1", "fun": "test.arg", "return": True})
     master.ours("save_load", "20260517120000000000", {"fun": "test.arg", "id": "web1"})
+    master.ours("save_load", "special", LOAD, minions=["web1"])
     found = master.run("stats")
     assert found == {
         "driver": master.opts["cache"],
-        "jobs": 5,
-        "published": 4,
+        "jobs": 6,
+        "published": 5,
         "returns": 4,
         "oldest": JIDS[0],
         "newest": "20260517120000000000",

@@ -116,12 +116,15 @@ def test_an_absent_minion_can_get_the_job_later_under_the_batch_s_jid(command, r
     try:
         jid = run("batch.start", "b[123]", "test.echo", "later", "batch=2", "offline=queue")["jid"]
         done = command("batch.wait", jid)
-        assert (done.data["completed"], done.data["offline"]) == (2, 1)
+        assert (done.data["completed"], done.data["queued"]) == (2, 1)
         assert done.returncode == 1  # one of those it was for has not run it
+        for which in ("offline", "all"):
+            assert "job_retry owes it to 1" in command("batch.retry", jid, f"which={which}").stderr
         entries = wait_for(
             lambda: [entry for entry in look("job_retry.list") if entry["jid"] == jid], what="it is in the retry queue"
         )
         assert [entry["minion"] for entry in entries] == ["b3"]
+        assert run("batch.minions", jid, "state=queued")["b3"]["why"].startswith("owed by job_retry: pending")
     finally:
         away.start()
     wait_for(lambda: returned(jid).get("b3") == "later", what="the minion has run it")

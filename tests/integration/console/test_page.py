@@ -15,7 +15,7 @@ from tests.waiting import SOON, load, stretched, wait_for
 pytestmark = pytest.mark.slow
 
 JID = "20260516101112131415"
-STATES = ("completed", "active", "pending", "failed", "timed_out", "lost", "offline", "killed")
+STATES = ("completed", "active", "pending", "failed", "timed_out", "lost", "offline", "queued", "killed")
 #: Script, in all forms in which a page may take text for markup.
 HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>"\'><svg onload=window.pwned=1>'
 #: The same as the id of a minion or a job, which has no slash and no blank.

@@ -17,7 +17,7 @@ def make_recorder_master(factories, returners, **options):
         master_job_cache="salt_cache",
         job_retry=None,
         engines=[{"job_recorder": {}}],
-        job_recorder={"returners": returners, "events": ["salt/auth"]},
+        job_recorder={"returners": returners},
         keep_jobs_seconds=0,
         **options,
     )
@@ -48,7 +48,8 @@ def master(salt_factories, postgresql, redis, file):
     history = {f"history.{name}": value for name, value in redis.options.items()}
     options = {**postgresql.options, **history, "rawfile_json.filename": str(file), "returner.pgjsonb_bulk.db": "bulk"}
     returners = ["pgjsonb", "rawfile_json", {"salt_cache": {"ret_config": "history"}}, "pgjsonb_bulk"]
-    with make_recorder_master(salt_factories, returners, **options).started() as daemon:
+    events = {"event_return": ["pgjsonb_bulk"], "event_return_whitelist": ["salt/auth"]}
+    with make_recorder_master(salt_factories, returners, **options, **events).started() as daemon:
         yield daemon
 
 

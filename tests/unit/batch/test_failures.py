@@ -49,14 +49,15 @@ def test_only_returns_of_minions_that_did_not_succeed_are_read():
 
 
 def test_a_minion_that_returned_nothing_is_described_by_its_state():
-    records = {name: (name, None) for name in ("failed", "timed_out", "lost", "killed", "offline")}
+    records = {name: (name, None) for name in ("failed", "timed_out", "lost", "killed", "offline", "queued")}
     result, _ = found(records, {"timed_out": {"return": "so far"}})
     assert {group["state"]: group["text"] for group in result["groups"]} == {
         "failed": "its return cannot be read: the minion was away, or the job cache no longer has it",
         "timed_out": "so far",
-        "lost": "gave neither a return nor a sign that it runs the job",
+        "lost": "may have run it: gave neither a return nor a sign that it runs the job",
         "killed": "by an operator",
         "offline": "not there",
+        "queued": "owed by job_retry",
     }
 
 

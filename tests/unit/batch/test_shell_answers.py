@@ -72,7 +72,7 @@ def test_a_forged_answer_that_a_minion_does_not_run_the_job_frees_no_slot(tmp_pa
         assert bench.master.most == 1
 
 
-@pytest.mark.parametrize("offline, state", [("skip", "offline"), ("queue", "offline")])
+@pytest.mark.parametrize("offline, state", [("skip", "offline"), ("queue", "queued")])
 def test_a_forged_answer_to_a_ping_makes_no_minion_present(tmp_path, offline, state):
     with ShellBench(tmp_path, [FakeMinion("a", there=False), "b"]) as bench:
         Liar(bench, "a", test_ping=True)

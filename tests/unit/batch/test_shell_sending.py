@@ -70,7 +70,7 @@ def test_more_failures_than_allowed_stop_the_batch_and_no_fewer(tmp_path, failin
 
 @pytest.mark.parametrize("presence", ["ping", "none"])
 @pytest.mark.parametrize(
-    ("offline", "state", "success"), [("skip", "offline", True), ("fail", "failed", False), ("queue", "offline", False)]
+    ("offline", "state", "success"), [("skip", "offline", True), ("fail", "failed", False), ("queue", "queued", False)]
 )
 def test_a_minion_that_is_away_becomes_what_offline_says(tmp_path, presence, offline, state, success):
     with ShellBench(tmp_path, ["a", FakeMinion("b", there=False)]) as bench:
@@ -78,6 +78,19 @@ def test_a_minion_that_is_away_becomes_what_offline_says(tmp_path, presence, off
         batch = bench.end()
         assert (bench.states(), batch.success) == ({"a": "completed", "b": state}, success)
         assert bench.queued == (["b"] if offline == "queue" else [])
+
+
+@pytest.mark.parametrize(("offline", "state"), [("queue", "queued"), ("skip", "lost")])
+def test_a_minion_that_goes_away_after_its_ping_and_may_have_begun_is_asked_by_the_queue_first(
+    tmp_path, offline, state
+):
+    with ShellBench(tmp_path, ["a", FakeMinion("b", seconds=1000)]) as bench:
+        bench.begin("ab", "1", presence="ping", offline=offline, **QUICK)
+        assert bench.run(30, lambda: "b" in bench.batch().flights)
+        bench.master.minions["b"].there = False
+        bench.bus.lose()  # so its start may have gone unheard
+        bench.end()
+        assert bench.states() == {"a": "completed", "b": state}
 
 
 @pytest.mark.parametrize(

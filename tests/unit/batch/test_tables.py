@@ -211,8 +211,8 @@ def test_each_thing_to_say_about_a_batch_is_a_line(more, told):
         ({"state": "halted"}, f"batch.failures {JID} (or retry, minions)"),
         ({"state": "complete", "failed": 0, "pending": 0}, f"batch.retry {JID} which=offline (or minions)"),
         (
-            {"state": "complete", "failed": 0, "pending": 0, "handed_over": 1},
-            f"jobs.lookup_jid {JID} (or batch.minions)",
+            {"state": "complete", "failed": 0, "pending": 0, "offline": 0, "queued": 4},
+            f"job_retry.list jid={JID} (or batch.minions)",
         ),
         ({"state": "halted", "failed": 0}, f"batch.retry {JID} which=all (or minions)"),
         ({"state": "halted", "failed": 0, "offline": 0}, f"batch.retry {JID} which=all (or minions)"),

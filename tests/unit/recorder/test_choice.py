@@ -1,13 +1,11 @@
-"""What the recorder records, and what it remembers of it."""
+"""What the recorder records."""
 
 from __future__ import annotations
 
 import pytest
 
 from saltext.jobs.core.options.engines import RecorderSettings
-from saltext.jobs.core.recorder.choice import Recent, is_wanted
-
-# -- what is recorded -------------------------------------------------------------------------------------------------
+from saltext.jobs.core.recorder.choice import is_wanted
 
 NONE = ()
 
@@ -51,14 +49,3 @@ def test_functions_are_chosen_by_globs(fun, include, exclude, wanted):
 def test_questions_of_the_engines_are_left_out_by_default(question):
     settings = RecorderSettings()
     assert not is_wanted(question, settings.include, settings.exclude)
-
-
-# -- memory -----------------------------------------------------------------------------------------------------------
-
-
-def test_recent_names_are_remembered_and_old_ones_are_not():
-    recent = Recent(10)
-    for item in range(100):
-        recent.add(str(item))
-    assert all(str(item) in recent for item in range(90, 100))
-    assert not any(str(item) in recent for item in range(80))

@@ -18,8 +18,6 @@ ONE = {
     "trouble": None,
 }
 STATS = {
-    "events": 0,
-    "events_dropped": 0,
     "bus_gaps": 0,
     "loop_lag": 0.1,
     "returners": {"pgjsonb": ONE},

@@ -3,7 +3,7 @@ import test from "node:test";
 
 import { Batches, WORDS, apply, approversOf, budget, command, counted, done, isHeld, isLike, isOver, isScheduled, optionsOf, pace, stagesOf, titleOf, whyHalted, word } from "../../../../console/model/batches.js";
 
-const NONE = { completed: 0, active: 0, pending: 0, failed: 0, timed_out: 0, lost: 0, offline: 0, killed: 0 };
+const NONE = { completed: 0, active: 0, pending: 0, failed: 0, timed_out: 0, lost: 0, offline: 0, queued: 0, killed: 0 };
 const JID = "20260516120000000000";
 
 function batch(more) {

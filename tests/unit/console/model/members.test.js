@@ -33,9 +33,9 @@ test("a publish and a start move only pending minions", () => {
 });
 
 test("a return moves a minion in any state that has not returned yet, and no other", () => {
-  const made = members({ a: "active", b: "lost", c: "offline", d: "pending", e: "failed", f: "timed_out", g: "killed" });
-  for (const minion of "abcdefg") made.follow({ kind: "returned", minion, failed: minion === "b" });
-  assert.deepEqual([..."abcdefg"].map((name) => state(made, name)), ["completed", "failed", "completed", "completed", "failed", "timed_out", "killed"]);
+  const made = members({ a: "active", b: "lost", c: "offline", h: "queued", d: "pending", e: "failed", f: "timed_out", g: "killed" });
+  for (const minion of "abcdefgh") made.follow({ kind: "returned", minion, failed: minion === "b" });
+  assert.deepEqual([..."abcdefgh"].map((name) => state(made, name)), ["completed", "failed", "completed", "completed", "failed", "timed_out", "killed", "completed"]);
 });
 
 test("an event brings the times and the exit code of the state that it tells of, without a read", () => {

@@ -30,7 +30,7 @@ _LONGEST = 2000
 #: Most jobs that a text describes, and most characters of a function or a reason in it.
 _JOBS, _SHORT = 5, 120
 #: States of minions on which a batch did not succeed, worst first.
-_WRONG = ("failed", "timed_out", "lost", "killed", "offline")
+_WRONG = ("failed", "timed_out", "lost", "killed", "offline", "queued")
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import salt.loader
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.names import JOB_NOTICES
+from saltext.jobs.core.engine.names import JOB_RECORDER
 from tests.event_bus import event_bus, options
-from tests.functional.notices.mailbox import mailbox
-from tests.functional.notices.receiver import receiving
-from tests.functional.notices.test_engine import Site
+from tests.functional.recorder.mailbox import mailbox
+from tests.functional.recorder.receiver import receiving
+from tests.functional.recorder.test_notices import Site
 from tests.waiting import wait_for
 
 PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "notices.md"
@@ -36,7 +36,7 @@ def test_the_returner_smtp_sends_mail_if_salt_has_it_and_is_refused_otherwise(tm
             if compat.HAS_NATIVE_BATCHES:  # it has few returners
                 wait_for(lambda: trouble(site), what="the mail was tried")
                 assert "cannot be loaded" in trouble(site)
-                assert "No notice reaches smtp: " in site.log.read_text()
+                assert "smtp gets nothing: " in site.log.read_text()
             else:
                 ((to, mail),) = wait_for(lambda: box.mails, what="the mail has arrived")
                 assert to == ["ops@example.com"] and f"Batch {jid} has not succeeded" in mail.get_content()
@@ -45,7 +45,7 @@ def test_the_returner_smtp_sends_mail_if_salt_has_it_and_is_refused_otherwise(tm
 
 
 def trouble(site):
-    return requests.ask(site.opts, JOB_NOTICES, {"do": "stats"})["smtp"]["trouble"]
+    return requests.ask(site.opts, JOB_RECORDER, {"do": "stats"})["returners"]["notices:smtp"]["trouble"]
 
 
 def test_the_runner_of_the_page_sends_mail(tmp_path):

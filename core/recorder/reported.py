@@ -1,6 +1,5 @@
 """
-What was reported about each batch, owed job and engine. It is kept together with the notices that follow from it, so that a
-crash loses none.
+What was reported about each batch, owed job and engine, and which notices follow from what is there now.
 
 Pure: stdlib only. It compares states, and does not rely on events, which can be lost or forged.
 """
@@ -10,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from saltext.jobs.core.notices.notice import TEST, Condition, GivenUp, Seen, of_batch, of_engine, of_given_up, written
+from saltext.jobs.core.recorder.notice import TEST, Condition, GivenUp, Seen, of_batch, of_engine, of_given_up, written
 
 
-class Ledger:
+class Reported:
     """
     :param master: the master's id.
     :param kinds: the kinds that are reported, of ``notice.KINDS``.
@@ -34,7 +33,7 @@ class Ledger:
         self._is_first = not kept.get("begun", False)
         self._told: dict[str, str] = dict(kept.get("told", {}))
         self._over: set[str] = set(kept.get("over", ()))
-        self._number = int(kept.get("number", 0))
+        self._number = 0
         #: For how many minions each job was given up when that was last reported; None before the first look.
         self._given_up: dict[str, int] | None = kept.get("given_up")
         self._written: list[dict[str, Any]] = []
@@ -45,7 +44,6 @@ class Ledger:
             "begun": not self._is_first,
             "told": self._told,
             "over": sorted(self._over),
-            "number": self._number,
             "given_up": self._given_up,
         }
 
@@ -53,15 +51,14 @@ class Ledger:
         """Return those of some batches that must be looked at: their end is not known yet."""
         return sorted(set(jids) - self._over)
 
-    def take_batches(self, seen: Mapping[str, Seen], jids: Collection[str], now: float) -> bool:
+    def take_batches(self, seen: Mapping[str, Seen], jids: Collection[str], now: float) -> None:
         """
-        Take the states of batches, and return whether anything has changed.
+        Take the states of batches.
 
         :param seen: the batches that could be read.
         :param jids: all batches that exist; what is known of others is forgotten.
         :param now: Unix time.
         """
-        before = (self._is_first, dict(self._told), set(self._over))
         for jid in sorted(seen):
             condition = of_batch(seen[jid].summary)
             self._take(f"batch {jid}", condition, seen[jid], now)
@@ -73,11 +70,10 @@ class Ledger:
         self._over &= set(jids)
         alive = {f"batch {jid}" for jid in jids}
         self._told = {name: kind for name, kind in self._told.items() if not name.startswith("batch ") or name in alive}
-        return before != (False, self._told, self._over)
 
-    def take_given_up(self, jobs: Mapping[str, GivenUp], now: float) -> bool:
+    def take_given_up(self, jobs: Mapping[str, GivenUp], now: float) -> None:
         """
-        Take the owed jobs that were given up, by jid, and return whether anything has changed.
+        Take the owed jobs that were given up, by jid.
 
         A job is reported again when the number of its minions reaches a further power of two: ten times for a thousand.
         """
@@ -88,13 +84,10 @@ class Ledger:
         if fresh and before is not None:
             given_up = [jobs[jid] for jid in fresh]
             self._write("dead", of_given_up(given_up), None, now, given_up)
-        return before != self._given_up
 
-    def take_engine(self, name: str, silent: float, now: float) -> bool:
-        """Take for how many seconds an engine has not answered, and return whether anything has changed."""
-        before = dict(self._told)
+    def take_engine(self, name: str, silent: float, now: float) -> None:
+        """Take for how many seconds an engine has not answered."""
         self._take(f"engine {name}", of_engine(name, silent), None, now)
-        return before != self._told
 
     def take_test(self, now: float) -> None:
         """Send a test notice: a user wants to see whether notices arrive."""
@@ -128,6 +121,6 @@ class Ledger:
         if kind != TEST and kind not in self._kinds:
             return
         self._number += 1
-        # The time makes it unique: after a crash the same number can come again.
+        # The time makes it unique over restarts.
         number = f"{self._master}-{round(now * 1000)}-{self._number}"
         self._written.append(written(number, kind, text, now, self._master, seen, self._console, jobs))

@@ -11,11 +11,12 @@ import threading
 class Receiver:
     """
     ``answer`` is a status, or ``hang`` (takes the request and says nothing) or ``flood`` (a success, and text without end).
-    ``got`` are ``(notice, headers, body)`` of those that were answered with success, ``tried`` the ids of all.
+    It answers 400 to notices of the kind that it ``refuses``. ``got`` are ``(notice, headers, body)`` of those that were
+    answered with success, ``tried`` the ids of all.
     """
 
     def __init__(self):
-        self.answer = 204
+        self.answer, self.refuses = 204, ""
         self.got, self.tried = [], []
         self.sent = 0
         self.over = threading.Event()
@@ -36,6 +37,7 @@ def receiving(port=0):
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
             notice, answer = json.loads(body), receiver.answer
+            answer = 400 if receiver.refuses and notice["kind"] == receiver.refuses else answer
             receiver.tried.append(notice["id"])
             if answer == "hang":
                 receiver.over.wait(60)

@@ -1,6 +1,6 @@
 """
-Run the job_notices engine, as Salt's loader has it, in a process of its own: ``run.py FOLDER OPTIONS MORE``, where ``MORE``
-are options of the master.
+Run the job_recorder engine with notices, as Salt's loader has it, in a process of its own: ``run.py FOLDER OPTIONS MORE``,
+where ``OPTIONS`` are those of notices and ``MORE`` those of the master.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(folder, given, more):
         "engines": ["job_retry"],
         **json.loads(more),
     }
-    salt.loader.engines(opts, {}, {}, {})["job_notices.start"]()
+    salt.loader.engines(opts, {}, {}, {})["job_recorder.start"]()
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.notices.webhook import SIGNATURE, Undelivered, Webhook, check_address
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import NoticesSettings
+from saltext.jobs.core.recorder.webhook import SIGNATURE, Undelivered, Webhook, check_address
 from tests.waiting import stretched
 
 from .receiver import receiving

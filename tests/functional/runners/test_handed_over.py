@@ -1,0 +1,93 @@
+"""Minions that a batch has handed over to the retry queue: one word for them wherever an operator looks."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import salt.loader
+import salt.payload
+
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.catalog import Catalog
+from saltext.jobs.core.batch.starting import next_batch
+from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.retry.store import owed_of
+from tests.functional.batch.test_starting import ROOT
+from tests.functional.options import options_in
+from tests.functional.retry.records import JID, changes, queue_of, record_of, returners, snapshot_of
+from tests.unit.batch.bench import Bench
+
+
+@pytest.fixture
+def opts(tmp_path):
+    """A master with a batch whose minions ``a`` and ``b`` were away, and were handed over."""
+    opts = options_in(tmp_path, master_job_cache="salt_cache")
+    load = {"jid": JID, "fun": "test.ping", "arg": [], "tgt": "*", "tgt_type": "glob", "user": "root"}
+    returners(opts)["salt_cache.prep_jid"](passed_jid=JID)
+    returners(opts)["salt_cache.save_load"](JID, load, minions=["a", "b"])
+    bench = Bench("ab", "2", jid=JID, offline="queue")
+    bench.sent(missed="ab")
+    bench.tell(facts.Closed())
+    bench.keep(BatchStore(opts))
+    return opts
+
+
+def owe(opts, **states):
+    entries = {(name, JID): {**record_of(name), "state": state} for name, state in states.items()}
+    for entry in entries.values():
+        entry["history"] = [*entry["history"], [200.0, entry["state"], "because"]]
+    queue_of(opts).write(changes({JID: snapshot_of()}, entries))
+
+
+def run(opts, function, *args, **kwargs):
+    return salt.loader.runner(opts)[function](*args, **kwargs)
+
+
+def again(opts, which):
+    return next_batch(opts, ROOT, Catalog(opts, owed=lambda jid: owed_of(opts, jid)).need(JID), which).minions
+
+
+def states(opts):
+    return {name: record["state"] for name, record in run(opts, "batch.minions", JID).items()}
+
+
+def test_a_minion_that_the_queue_owes_the_job_is_queued_and_no_retry_runs_it_there_again(opts):
+    owe(opts, a="pending", b="held")
+    assert states(opts) == {"a": "queued", "b": "queued"}
+    status, failures = run(opts, "batch.status", JID), run(opts, "batch.failures", JID)
+    assert (status["queued"], status["offline"]) == (2, 0)
+    assert {group["state"] for group in failures["groups"]} == {"queued"}
+    assert run(opts, "batch.minions", JID)["b"]["why"] == "owed by job_retry: held, because"
+    assert run(opts, "job_cache.outcome", JID)["owed"] == {"a": "pending", "b": "held"}
+    for which in ("offline", "all"):
+        with pytest.raises(Refused, match="job_retry owes it to 2"):
+            again(opts, which)
+
+
+def test_a_minion_is_queued_before_the_engine_of_the_queue_has_taken_it(opts):
+    asked = {"do": "enqueue", "batch": True, "jid": JID, "minions": ["a", "b"]}
+    requests.Requests(requests.site_of(opts).tables, JOB_RETRY).add(requests.new_id(), salt.payload.dumps(asked))
+    assert states(opts) == {"a": "queued", "b": "queued"}
+    with pytest.raises(Refused, match="job_retry owes it to 2"):
+        again(opts, "offline")
+
+
+def test_a_minion_that_is_owed_nothing_any_more_is_away_and_a_retry_runs_the_job_there(opts):
+    owe(opts, a="cancelled", b="pending")
+    assert states(opts) == {"a": "offline", "b": "queued"}
+    assert run(opts, "batch.minions", JID)["a"]["why"] == "no longer owed by job_retry: cancelled, because"
+    assert again(opts, "offline") == ("a",)
+
+
+def test_after_the_delivery_the_batch_shows_how_it_ended_and_when(opts):
+    owe(opts, b="pending")
+    before = time.time()
+    returned = {"jid": JID, "id": "a", "fun": "test.ping", "return": True, "retcode": 0, "success": True}
+    returners(opts)["salt_cache.returner"](returned)
+    found = run(opts, "batch.minions", JID)
+    assert states(opts) == {"a": "completed", "b": "queued"}
+    assert before <= found["a"]["since"] <= time.time()
