@@ -198,10 +198,11 @@ dist: .venv-dist/.installed
 define install
 	@test -n "$(2)" || { echo "No usable Python for Salt $(4): $(3), with its venv module (Debian: python3-venv)," \
 	"is needed. Name one with $(if $(findstring 300,$(1)),PYTHON_$(lastword $(subst -, ,$(1))),PYTHON)=…" >&2; exit 1; }
-	@echo "Installing Salt $(4) into $(1), on $$($(2) --version)"
+	@echo "Installing Salt $(4) and this extension into $(1), on $$($(2) --version). This takes one to five minutes."
 	@$(2) -m venv --clear $(1)
 	@echo 'import sys; sys.pycache_prefix = sys.prefix + "/compiled"' >"$$(echo $(1)/lib/python*/site-packages)/compiled.pth"
-	@$(1)/bin/python -m pip install -qq --constraint .ci/docs.txt 'salt$(4)' --editable '.[$(5)]'
+	@$(1)/bin/python -m pip install --progress-bar off --constraint .ci/docs.txt 'salt$(4)' --editable '.[$(5)]' | sed -un \
+	  -e 's/^Collecting \([^ (]*\).*/   fetching \1/p' -e 's/^Building wheels.*/   building what has no wheel/p' -e 's/^Installing .*/   installing them/p'
 	@touch $@
 endef
 

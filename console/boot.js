@@ -3,6 +3,7 @@
 
 export const FILES = [
   "index.html",
+  "open.html",
   "console.css",
   "boot.js",
   "api.js",

@@ -55,7 +55,7 @@ def _run(fleet: Fleet, console: bool) -> str | None:
     """Run the steps, or the console; returns the name of what failed."""
     name = "A master with both engines and four minions"
     try:
-        print(f"{name}, in {fleet.root}", flush=True)
+        print(f"{name}, in {fleet.root}. This takes one to two minutes.", flush=True)
         if console:
             name = "The console"
             serve(fleet)

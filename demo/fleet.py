@@ -187,18 +187,24 @@ class Fleet:
     def publish(self, target: str, *words: str) -> str:
         """Run ``salt --async`` and return the jid. :raises StepFailed: if it fails."""
         output = self._command(["salt", "--async", target, *words], [], False)
+        screen.say(output)
         found = re.search(r"\b\d{20}\b", output)
         if not found:
             raise StepFailed(f"salt --async printed no jid: {output!r}")
         return found[0]
 
-    def run(self, *words: str) -> Any:
-        """Run ``salt-run`` and return what it returns. :raises StepFailed: if it fails."""
-        output = self._command(["salt-run", *words], ["--out=json"], False)
-        try:
-            return json.loads(output)
-        except ValueError:
-            raise StepFailed(f"salt-run {' '.join(words)} printed {output!r}") from None
+    def run(self, *words: str) -> str:
+        """Run ``salt-run``, show what it prints, and return that. :raises StepFailed: if it fails."""
+        output = self._command(["salt-run", *words], [], False)
+        screen.say(output)
+        return output
+
+    def start_batch(self, *words: str) -> str:
+        """Run ``salt-run batch.start`` and return the jid, which it prints first. :raises StepFailed: if it fails."""
+        output = self.run("batch.start", *words)
+        if not re.match(r"\d{20}\b", output):
+            raise StepFailed(f"batch.start printed no jid: {output!r}")
+        return output[:20]
 
     @contextlib.contextmanager
     def shown(self, *words: str) -> Iterator[None]:
@@ -207,18 +213,12 @@ class Fleet:
 
         :raises StepFailed: if it fails, or does not end.
         """
-        command = self._words("salt-run", ["--out-file=/dev/null"], words)
         screen.command(["salt-run", *words])
-        errors = self.root / "errors"
-        with (
-            errors.open("wb") as stderr,
-            subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr, cwd="/") as process,
-        ):
+        with subprocess.Popen(self._words("salt-run", [], words), stdin=subprocess.DEVNULL, cwd="/") as process:
             try:
                 yield
                 if process.wait(_COMMAND):
-                    said = errors.read_text(errors="replace")
-                    raise StepFailed(f"salt-run {' '.join(words)} ended with {process.returncode}: {said}")
+                    raise StepFailed(f"salt-run {' '.join(words)} ended with {process.returncode}")
             except subprocess.TimeoutExpired:
                 raise StepFailed(f"salt-run {' '.join(words)} did not end") from None
             finally:

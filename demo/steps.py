@@ -21,14 +21,13 @@ _POLL = 0.2
 
 def rollout(fleet: Fleet) -> None:
     """Run a batch of size 2 over the four minions."""
-    started = fleet.run("batch.start", "*", "cmd.run", "sleep 3; date +%T", "batch=2")
-    jid = started["jid"]
+    jid = fleet.start_batch("*", "cmd.run", "sleep 3; date +%T", "batch=2")
     busiest, final = _follow(fleet, jid)
     _expect(final["completed"] == len(MINIONS) and final["success"], f"all to succeed, and saw {final}")
     _expect(busiest <= 2, f"no more than 2 minions at once, and saw {busiest}")
     screen.say(f"never more than {busiest} at once")
-    returns = fleet.run("jobs.lookup_jid", jid)
-    _show(returns)
+    fleet.run("jobs.lookup_jid", jid)
+    returns = fleet.ask("jobs.lookup_jid", jid)
     _expect(sorted(returns) == sorted(MINIONS), f"a return of each minion, and saw {returns}")
 
 
@@ -40,9 +39,8 @@ def return_of_the_absent(fleet: Fleet) -> None:
     jid = fleet.publish("*", "cmd.run", "echo made it")
     queued = wait_for(lambda: _entries(fleet, jid), _PATIENCE)
     _expect(queued, f"{absent} to be in the queue for {jid}", "master")
-    entries = fleet.run("job_retry.list")
-    for entry in entries:
-        screen.say(" ".join(f"{key}={entry[key]}" for key in ("minion", "jid", "fun", "state", "attempts")))
+    fleet.run("job_retry.list")
+    entries = fleet.ask("job_retry.list")
     _expect(
         [(entry["minion"], entry["jid"]) for entry in entries] == [(absent, jid)],
         f"{absent} alone in the queue, for {jid}, and saw {entries}",
@@ -51,8 +49,8 @@ def return_of_the_absent(fleet: Fleet) -> None:
     screen.say(f"the minion {absent} starts again")
     back = wait_for(lambda: absent in fleet.ask("jobs.lookup_jid", jid), _PATIENCE)
     _expect(back, f"a return of {absent} under {jid}", "master", absent)
-    returns = fleet.run("jobs.lookup_jid", jid)
-    _show(returns)
+    fleet.run("jobs.lookup_jid", jid)
+    returns = fleet.ask("jobs.lookup_jid", jid)
     wrong = {minion: returns.get(minion) for minion in MINIONS if returns.get(minion) != "made it"}
     _expect(not wrong, f"'made it' from each minion, and saw {wrong}")
     _expect(
@@ -62,7 +60,7 @@ def return_of_the_absent(fleet: Fleet) -> None:
 
 def stop_and_kill(fleet: Fleet) -> None:
     """Start a batch of long sleeps, and kill it."""
-    jid = fleet.run("batch.start", "*", "cmd.run", "sleep 600", f"batch={len(MINIONS)}")["jid"]
+    jid = fleet.start_batch("*", "cmd.run", "sleep 600", f"batch={len(MINIONS)}")
     jobs = wait_for(lambda: _processes(fleet, jid), _PATIENCE)
     _expect(jobs, f"a process on each minion for {jid}", "master", *MINIONS)
     assert jobs is not None
@@ -76,7 +74,7 @@ def stop_and_kill(fleet: Fleet) -> None:
     final = wait_for(lambda: _finished(fleet, jid), _PATIENCE)
     _expect(final, f"the batch to end, and saw {fleet.ask('batch.status', jid)}")
     assert final is not None
-    screen.say(f"{final['killed']} killed of {final['total']}: {final['state']}, {final['halted_reason']}")
+    fleet.run("batch.status", jid)
     _expect(final["halted"] and final["killed"] == len(MINIONS), f"four killed minions, and saw {final}")
 
 
@@ -121,11 +119,6 @@ def _processes(fleet: Fleet, jid: str) -> dict[str, tuple[int, set[int]]] | None
 
 def _list(pids: Any) -> str:
     return ", ".join(map(str, sorted(pids)))
-
-
-def _show(returns: Mapping[str, Any]) -> None:
-    for minion in sorted(returns):
-        screen.say(f"{minion}: {returns[minion]}")
 
 
 def _expect(holds: Any, what: str, *logs: str) -> None:

@@ -80,10 +80,13 @@ def _alone(api: Mapping[str, Any], path: str, folder: str = _FOLDER) -> list[str
     if not api.get("disable_ssl") and not ("ssl_crt" in api and "ssl_key" in api):
         lines += ["  ssl_crt: /etc/pki/tls/certs/localhost.crt", "  ssl_key: /etc/pki/tls/certs/localhost.key"]
     lines += [f"  static: {folder}", f"  static_path: {path}"]
+    short = path == STATIC_PATH and not _is_others(os.path.dirname(api.get("app") or ""), folder)
+    if short:  # open.html knows this path only
+        lines += [f"  app: {os.path.join(folder, 'open.html')}", f"  app_path: {path}"]
     enabled = __opts__.get("netapi_enable_clients") or []
     if "runner" not in enabled:
         lines += ["netapi_enable_clients:", *(f"  - {name}" for name in (*enabled, "runner"))]
-    return [*lines, f"# Restart salt-api, then open {_address(api)}{path}/index.html"]
+    return [*lines, f"# Restart salt-api, then open {_address(api)}{path}/{'' if short else 'index.html'}"]
 
 
 def _beside(api: Mapping[str, Any], path: str, folder: str = _FOLDER) -> list[str]:

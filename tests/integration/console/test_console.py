@@ -27,6 +27,7 @@ USERS = {
 def master(salt_factories):
     options = fronts("rest_cherrypy")
     options["rest_cherrypy"] |= {"static": str(CONSOLE), "static_path": "/console"}
+    options["rest_cherrypy"] |= {"app": str(CONSOLE / "open.html"), "app_path": "/console"}
     # A kill asks the minion again and again, and waits so long each time.
     options |= {"external_auth": {"sharedsecret": USERS}, "sharedsecret": SECRET, "gather_job_timeout": 2}
     daemon = make_master(salt_factories, **options)
@@ -78,6 +79,13 @@ def start(page, fun, *lines, size="1", tgt="a*", matches=2):
     page.click("Start the batch")
     page.wait_text(f"{fun} ", "h1")
     return page.text("section.batch .jid")
+
+
+@pytest.mark.parametrize("path", ["/console/", "/console", "/"])
+def test_the_console_is_found_without_the_name_of_its_file(page, path):
+    page.chrome.get(page.address.replace("/console/index.html", path))
+    wait_for(lambda: page.exists("#user"), what=lambda: f"the login is there: {page.chrome.current_url}")
+    assert page.chrome.current_url == page.address
 
 
 def state(page, word):
