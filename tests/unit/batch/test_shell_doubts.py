@@ -109,7 +109,7 @@ def test_a_minion_that_keeps_the_job_in_its_own_queue_of_states_is_not_given_up(
         bench.run(1)
         minion.runs.clear()
         minion.answers["saltutil.running"] = ([{"fun": "state.highstate", "jid": "1"}], 0)
-        bench.run(2000)
+        bench.run(600)
         assert (bench.states(), bench.master.jobs()) == ({}, ["a"]), "it keeps its slot"
         del minion.answers["saltutil.running"]
         if begins:
