@@ -133,11 +133,18 @@ def test_a_leader_that_wakes_publishes_nothing_and_nor_does_one_whose_server_is_
         time.sleep(60)
         assert lines(trace) <= began + 1  # one that was on its way
         server.start()
+        for engine in ENGINES:
+            wait_for(lambda e=engine: states_of(desks[1], e) == ["leads", "stands by"], what="both are known again")
         assert ended(two, jid) == dict.fromkeys(MINIONS[:2], "completed")
         minions["hot2"].start()
         desks[1].await_return("hot2", owed)
         assert (lines(trace), lines(tmp_path / "owed")) == (2, 1)
         wait_for(lambda: not desks[1].queue(), what="the queue is empty")
+
+
+def states_of(desk, engine):
+    """What is known of the masters, sorted."""
+    return sorted(told["state"] for told in desk.run("batch.masters")["engines"][engine]["masters"].values())
 
 
 def test_who_has_only_the_password_of_the_database_has_nothing_published(masters, desks, cache_servers, site, tmp_path):
