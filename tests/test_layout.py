@@ -20,6 +20,7 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 BASE = {
     "advice",
     "banks",
+    "boot",
     "compat",
     "errors",
     "formats",
@@ -42,6 +43,7 @@ GROUND = BASE | {"disk", "display", "engine", "ledger", "log", "master", "site",
 MAY_IMPORT = {
     "advice": set(),
     "banks": {"errors"},
+    "boot": set(),
     "compat": set(),
     "errors": set(),
     "formats": {"errors"},

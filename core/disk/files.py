@@ -49,56 +49,26 @@ def _give_to_owner_of(folder: pathlib.Path, handle: int) -> None:
         os.fchown(handle, owner.st_uid, owner.st_gid)
 
 
-def new_temporary(path: pathlib.Path) -> tuple[int, str]:
-    """
-    Make an empty private file beside ``path``, to be renamed to it, and return (descriptor, name).
-
-    Its name begins with a dot, which identifies files that a crash has left. :raises OSError:
-    """
-    private_dir(path.parent)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        _give_to_owner_of(path.parent, handle)
-    except OSError:
-        os.close(handle)
-        os.unlink(temporary)
-        raise
-    return handle, temporary
-
-
-def write_atomic(path: pathlib.Path, data: bytes, durable: bool = False, mode: int = 0o600) -> None:
+def write_atomic(path: pathlib.Path, data: bytes, mode: int = 0o600) -> None:
     """
     Replace a file: a reader sees the old content or the new one. Only its owner may read it.
 
     :param mode: other permissions, for what others are meant to read.
-    :param durable: whether content and name must survive a power cut when this returns.
-    :raises OSError: the old content stays; after a failed sync of the name, a power cut may leave either.
+    :raises OSError: the old content stays.
     """
-    handle, temporary = new_temporary(path)
+    private_dir(path.parent)
+    # Its name begins with a dot, which identifies files that a crash has left.
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
+            _give_to_owner_of(path.parent, handle)
             stream.write(data)
-            stream.flush()
-            if mode != 0o600:
-                os.fchmod(stream.fileno(), mode)
-            if durable:
-                os.fsync(stream.fileno())
+            os.fchmod(handle, mode)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    if durable:
-        sync_directory(path.parent)
-
-
-def sync_directory(path: pathlib.Path) -> None:
-    """Make the names in a directory durable."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def read_msgpack(path: pathlib.Path) -> Any:
@@ -109,30 +79,18 @@ def read_msgpack(path: pathlib.Path) -> Any:
     :raises OSError: when it cannot be read at this moment; it may be whole.
     """
     try:
-        return unpacked(path.read_bytes(), path)
+        return salt.payload.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-
-
-def unpacked(data: bytes, where: object) -> Any:
-    """Return what is packed in the msgpack file that messages name ``where``. :raises StateError: when it is damaged."""
-    try:
-        return salt.payload.loads(data)
+    except OSError:
+        raise
     except Exception as exc:  # Salt and msgpack raise many kinds for a broken file.
-        raise StateError(f"{where} is damaged: {type(exc).__name__}: {exc}") from exc
+        raise StateError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
 
 
-def write_msgpack(path: pathlib.Path, value: Any, durable: bool = False) -> None:
+def write_msgpack(path: pathlib.Path, value: Any) -> None:
     """Replace a file by the msgpack form of ``value``. :raises OSError: as ``write_atomic``."""
-    write_atomic(path, salt.payload.dumps(value), durable)
-
-
-def set_aside(path: pathlib.Path) -> pathlib.Path:
-    """Rename a file that cannot be used to ``<name>.corrupt``, replacing an earlier one, and return the new path."""
-    target = path.with_name(path.name + ".corrupt")
-    with contextlib.suppress(FileNotFoundError):
-        os.replace(path, target)
-    return target
+    write_atomic(path, salt.payload.dumps(value))
 
 
 def open_lock(path: pathlib.Path) -> int:

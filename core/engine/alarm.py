@@ -6,26 +6,9 @@ It must never depend on the system's clock: setting that clock must neither end 
 
 from __future__ import annotations
 
-import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
-
-#: An id that Linux makes at each boot.
-_BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
-
-
-def boot() -> str:
-    """Return the id of this boot; empty if there is none. Each boot has a steady clock of its own."""
-    try:
-        return _BOOT.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return ""
-
-
-def since_boot() -> float:
-    """Return the seconds since the machine was started, including those in which it slept."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Clock:

@@ -218,14 +218,13 @@ class Seat:
             log.debug("The bus was not told who leads the %s engine: %s", self._engine, exc)
 
     def beat(self) -> None:
-        """Say that this process, which leads, is alive. :raises OSError: as the lease does."""
+        """Say that this process, which leads, is alive. If it cannot, it seems to hang, and the log names the fault."""
         try:
             self.lease.beat()
         except OSError:
             self._is_up = False
-            raise
-        self._is_up = True
-        self.say(at_once=True)
+        else:
+            self.say(at_once=True)
 
     def say(self, at_once: bool = False) -> None:
         """Say that the engine is there; unless ``at_once``, only every ``BEAT`` seconds."""

@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from saltext.jobs.core import compat, lines
+from saltext.jobs.core.boot import boot, since_boot
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.alarm import boot, since_boot
 from saltext.jobs.core.engine.masters import Seat
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
@@ -110,10 +110,10 @@ def run(opts: Mapping[str, Any], name: str, read: Callable[[], S], build: Callab
 
 def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App], metrics_dir: str) -> None:
     with contextlib.ExitStack() as stack:
-        folder = _folder_of(metrics_dir)
+        report = Report(metrics_dir, name) if metrics_dir else None
         seat = _seat(opts, name)
         compat.at_signal(seat.leave)
-        lease = _lead(opts, name, seat, folder)
+        lease = _lead(opts, name, seat, report)
         stack.callback(lease.release)
         site_of(opts).tables.open()
         loop = compat.new_loop()
@@ -132,12 +132,13 @@ def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App],
                 "history": lambda request: app.history.told(),
             }
         )
-        if folder is not None:
-            report = Report(loop, folder, name, time.time, metrics)
-            stack.callback(report.close)
-            loop.add_callback(report.start)
-        loop.add_callback(_remember, loop, app.history, metrics)
-        loop.add_callback(_beat, loop, seat)
+        if report is not None:
+            worker = Worker(loop)
+            stack.callback(worker.close)
+            write = report.write
+            loop.add_callback(_every, loop, INTERVAL, lambda: loop.spawn_callback(worker.call, write, metrics()))
+        loop.add_callback(_every, loop, History.INTERVAL, lambda: app.history.take(time.time(), metrics()))
+        loop.add_callback(_every, loop, requests.BEAT, seat.beat)
         log.info("The %s engine runs", name)
         loop.start()
     # The loop ends only when the lead is lost. Salt restarts the engine, which then waits for its turn.
@@ -150,20 +151,13 @@ def _end(name: str, loop: Any) -> None:
     loop.add_callback(loop.stop)
 
 
-def _remember(loop: Any, history: History, metrics: Callable[[], Figures]) -> None:
-    """Keep the engine's figures now and every minute, as long as the loop runs."""
-    loop.call_later(History.INTERVAL, _remember, loop, history, metrics)
-    history.take(time.time(), metrics())
+def _every(loop: Any, seconds: float, call: Callable[[], object]) -> None:
+    """Call now, and again and again, as long as the loop runs."""
+    loop.call_later(seconds, _every, loop, seconds, call)
+    call()
 
 
-def _beat(loop: Any, seat: Seat) -> None:
-    """Say now and every ``BEAT`` seconds that the engine's loop runs."""
-    loop.call_later(requests.BEAT, _beat, loop, seat)
-    with contextlib.suppress(OSError):  # then the engine seems to hang, and the log names the fault
-        seat.beat()
-
-
-def _lead(opts: Mapping[str, Any], name: str, seat: Seat, folder: pathlib.Path | None) -> Lease:
+def _lead(opts: Mapping[str, Any], name: str, seat: Seat, report: Report | None) -> Lease:
     """Wait until no other process works as this engine, and return the lead."""
     told, written_at = "", -math.inf
     while True:
@@ -176,9 +170,9 @@ def _lead(opts: Mapping[str, Any], name: str, seat: Seat, folder: pathlib.Path |
         if why != told:
             log.warning("The %s engine waits for its turn: %s", name, why)
             told = why
-        if folder is not None and time.monotonic() - written_at >= INTERVAL:
+        if report is not None and time.monotonic() - written_at >= INTERVAL:
             written_at = time.monotonic()
-            _write_figures(folder, name, seat.metrics(), time.time())
+            report.write(seat.metrics())
         time.sleep(_RETRY)
 
 
@@ -200,72 +194,23 @@ def _why_it_waits(opts: Mapping[str, Any], name: str) -> str:
 
 class Report:
     """
-    Writes an engine's figures into a file every ``INTERVAL`` seconds.
+    Writes an engine's figures into a file, which stays with the time of the last write in it.
 
-    :param loop: the engine's tornado loop.
     :param folder: the directory that the collector reads. It must be there.
-    :param engine: the engine's name.
     :param wall: returns Unix time.
-    :param collect: returns the figures; called on the loop.
     """
 
-    def __init__(
-        self,
-        loop: Any,
-        folder: pathlib.Path,
-        engine: str,
-        wall: Callable[[], float],
-        collect: Callable[[], Figures],
-    ) -> None:
-        self._loop, self._wall, self._collect = loop, wall, collect
-        self._engine, self._path = engine, _path(folder, engine)
-        self._worker, self._quiet = Worker(loop), Quiet(log)
-        self._timer: Any = None
+    def __init__(self, folder: str, engine: str, wall: Callable[[], float] = time.time) -> None:
+        self._path = pathlib.Path(os.path.expanduser(folder), f"saltext_jobs_{engine}.prom")
+        self._engine, self._wall, self._quiet = engine, wall, Quiet(log)
 
-    def start(self) -> None:
-        """Write the file now and every ``INTERVAL`` seconds."""
-        self._timer = self._loop.call_later(INTERVAL, self.start)
-        self._loop.spawn_callback(self._write)
-
-    def close(self) -> None:
-        """Write no more. The file stays, with the time of the last write in it."""
-        if self._timer is not None:
-            self._loop.remove_timeout(self._timer)
-            self._timer = None
-        self._worker.close()
-
-    async def _write(self) -> None:
+    def write(self, figures: Figures) -> None:
+        """Write the figures; that this fails is logged. Blocks."""
+        text = text_of({**figures, "written_timestamp_seconds": {self._engine: self._wall()}})
         try:
-            await self._worker.call(_replace, self._path, _text(self._engine, self._collect(), self._wall()))
-        except Exception as exc:
-            told = None if isinstance(exc, OSError) else exc
-            self._quiet.error("metrics", "The metrics cannot be written to %s: %s", self._path, exc, exc_info=told)
-
-
-def _write_figures(folder: pathlib.Path, engine: str, figures: Figures, now: float) -> None:
-    """Write the figures of an engine that stands by. A failure is logged as an error only once it leads. Blocks."""
-    try:
-        _replace(_path(folder, engine), _text(engine, figures, now))
-    except OSError as exc:
-        log.debug("The metrics cannot be written: %s", exc)
-
-
-def _path(folder: pathlib.Path, engine: str) -> pathlib.Path:
-    return folder / f"saltext_jobs_{engine}.prom"
-
-
-def _text(engine: str, figures: Figures, now: float) -> str:
-    return text_of({**figures, "written_timestamp_seconds": {engine: now}})
-
-
-def _replace(path: pathlib.Path, text: str) -> None:
-    # The directory is not made here: the collector might have no right to enter it.
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no directory {path.parent}; make it, or correct metrics_dir")
-    # The collector runs as another user.
-    files.write_atomic(path, text.encode(), mode=0o644)
-
-
-def _folder_of(metrics_dir: str) -> pathlib.Path | None:
-    """Return the directory that the option names; None if it is off."""
-    return pathlib.Path(os.path.expanduser(metrics_dir)) if metrics_dir else None
+            # The directory is not made here: the collector might have no right to enter it.
+            if not self._path.parent.is_dir():
+                raise FileNotFoundError(f"there is no directory {self._path.parent}; make it, or correct metrics_dir")
+            files.write_atomic(self._path, text.encode(), mode=0o644)  # the collector runs as another user
+        except OSError as exc:
+            self._quiet.error("metrics", "The metrics cannot be written to %s: %s", self._path, exc)

@@ -28,6 +28,7 @@ from typing import Any
 import psycopg
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.boot import since_boot
 from saltext.jobs.core.disk.lease import Lease, leader_of, this_process
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.postgresql.connections import Connections, Patient
@@ -54,11 +55,6 @@ _BEAT = f"UPDATE {LEASES} SET alive = clock_timestamp() WHERE engine = %s AND se
 _RELEASE = f"UPDATE {LEASES} SET until = '-infinity' WHERE engine = %s AND session = %s AND epoch = %s"
 
 
-def boottime() -> float:
-    """Return seconds by a clock that nobody sets, and that goes on while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class Superseded(OSError):
     """Another process leads now: this one must do nothing any more."""
 
@@ -70,7 +66,7 @@ class TableLease(Lease):
     :param master: the id of the master.
     :param run: names this run of the master, to tell its processes from those before a restart; empty if not known.
     :param ttl: seconds for which it lasts.
-    :param clock: returns seconds, as ``boottime``.
+    :param clock: returns seconds, as ``core.boot.since_boot``.
     """
 
     def __init__(
@@ -80,7 +76,7 @@ class TableLease(Lease):
         master: str,
         run: str = "",
         ttl: float = TTL,
-        clock: Callable[[], float] = boottime,
+        clock: Callable[[], float] = since_boot,
     ) -> None:
         super().__init__()
         self._server, self._engine, self._master, self._run = server, engine, master, run

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.boot import since_boot
 from saltext.jobs.core.disk.lease import Lease
-from saltext.jobs.core.engine.alarm import Clock, since_boot
+from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.returns import Returns

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import pathlib
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from saltext.jobs.core.boot import boot
 from saltext.jobs.core.errors import SiteAway, StateError
 from saltext.jobs.core.ledger.seal import NoSeal
 from saltext.jobs.core.ledger.tables import NAME, SQLITE, Execute, Result
@@ -18,14 +18,6 @@ from saltext.jobs.core.sqlite.database import Database, database_at
 
 #: The file of ``cache: sqlite``, and the one below ``saltext_jobs`` if the job cache is elsewhere.
 CACHE, FILE = "cache.sqlite", "jobs.sqlite"
-
-
-@functools.cache
-def _boot() -> str:
-    try:
-        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def cache_of(opts: Mapping[str, Any], cachedir: str | None = None) -> SqliteTables:
@@ -115,7 +107,7 @@ class SqliteTables:
         """Do nothing: the master's bus tells an engine of this master."""
 
     def boot(self) -> str:
-        return _boot()
+        return boot()
 
     def gaps(self) -> int:
         try:

@@ -10,7 +10,6 @@ import re
 import shutil
 import stat
 import subprocess
-import time
 
 import pytest
 import yaml
@@ -20,7 +19,7 @@ from saltext.jobs.core.engine.process import Report
 from saltext.jobs.core.metrics import FIGURES, PREFIX, text_of
 from saltext.jobs.core.recorder import metrics as of_recorder
 from saltext.jobs.core.retry import metrics as of_retry
-from tests.waiting import run_until, stretched
+from tests.waiting import stretched
 
 MONITORING = pathlib.Path(__file__).resolve().parents[3] / "docs" / "monitoring"
 
@@ -82,13 +81,9 @@ def test_prometheus_has_nothing_to_say_against_the_metrics(promtool):
         assert promtool("check", "metrics", text=text_of(own)).strip() == ""
 
 
-def test_a_file_for_the_collector_is_written_at_once_and_may_be_read_by_it(loop, tmp_path):
-    report = Report(loop, tmp_path, "job_retry", lambda: 1234.5, lambda: {"retry_paused": 1})
+def test_a_file_for_the_collector_may_be_read_by_it(tmp_path):
+    Report(str(tmp_path), "job_retry", lambda: 1234.5).write({"retry_paused": 1})
     path = tmp_path / "saltext_jobs_job_retry.prom"
-
-    loop.add_callback(report.start)
-    run_until(loop, path.exists, what="it is written")
-    report.close()
     assert [line for line in path.read_text().splitlines() if line[0] != "#"] == [
         "saltext_jobs_retry_paused 1",
         'saltext_jobs_written_timestamp_seconds{engine="job_retry"} 1234.5',
@@ -102,14 +97,11 @@ def named(caplog):
     return [record.getMessage() for record in caplog.records if record.name.startswith("saltext")]
 
 
-def test_a_directory_that_is_not_there_is_named_once_and_not_made(loop, tmp_path, caplog):
-    report = Report(loop, tmp_path / "none", "job_retry", time.time, dict)
-
+def test_a_directory_that_is_not_there_is_named_once_and_not_made(tmp_path, caplog):
+    report = Report(str(tmp_path / "none"), "job_retry")
     with caplog.at_level(logging.ERROR):
         for _ in range(2):
-            loop.add_callback(report.start)
-            run_until(loop, lambda: named(caplog), what="it is named")
-    report.close()
+            report.write({})
     assert not (tmp_path / "none").exists()
     (line,) = named(caplog)
     assert f"there is no directory {tmp_path / 'none'}; make it, or correct metrics_dir" in line

@@ -171,7 +171,7 @@ def test_answers_that_were_never_fetched_are_swept_away(opts, inbox):
 
 def test_files_and_folders_are_private(tmp_path):
     path = tmp_path / "one" / "two" / "file"
-    files.write_msgpack(path, {"a": 1}, durable=True)
+    files.write_msgpack(path, {"a": 1})
     assert files.read_msgpack(path) == {"a": 1}
     for private in (path, path.parent, path.parent.parent):
         assert private.stat().st_mode & 0o077 == 0
@@ -211,7 +211,7 @@ def test_root_writes_no_file_through_a_link(tmp_path):
     folder.mkdir()
     os.chown(folder, 12345, 12345)
     (folder / "file").symlink_to(victim)
-    files.write_msgpack(folder / "file", 1, durable=True)
+    files.write_msgpack(folder / "file", 1)
     assert (victim.stat().st_uid, victim.read_text()) == (0, "root's own")
     assert not (folder / "file").is_symlink()
     assert (folder / "file").stat().st_uid == 12345

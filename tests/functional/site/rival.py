@@ -10,9 +10,10 @@ import os
 import sys
 import time
 
+from saltext.jobs.core.boot import since_boot
 from saltext.jobs.core.ledger import batches
 from saltext.jobs.core.ledger.batches import Change, Kind
-from saltext.jobs.core.postgresql.lease import TableLease, boottime
+from saltext.jobs.core.postgresql.lease import TableLease
 from saltext.jobs.core.postgresql.site import PostgresqlSite
 from saltext.jobs.core.postgresql.tables import server_of
 
@@ -32,7 +33,7 @@ def lead(site, lease):
         batches.write(site.tables, [Change(JID, Kind.OPEN, lambda: b"", b"", parts)], lease)
         tell("confirmed", lease.epoch, number)
         time.sleep(0.005)  # most freezes and kills hit it here, where the lead may be lost before it publishes
-        at = boottime()
+        at = since_boot()
         lease.check()
         tell("published", lease.epoch, number, at)
         number += 1
@@ -46,7 +47,7 @@ def main():
         lease = TableLease(server_of(site.opts, is_site=True), ENGINE, name, ttl=ttl)
         try:
             if lease.take():
-                tell("leads", lease.epoch, 0, boottime())
+                tell("leads", lease.epoch, 0, since_boot())
                 lead(site, lease)
         except OSError as exc:
             tell("trouble", lease.epoch, 0, type(exc).__name__)
