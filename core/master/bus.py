@@ -107,11 +107,6 @@ class Bus:
         self._listeners.append(listener)
 
     @property
-    def is_heard(self) -> bool:
-        """Whether events come through."""
-        return self._beat.heard > 0
-
-    @property
     def lag(self) -> float:
         """The longest delay of the loop within the last minute, in seconds."""
         return max(self._delays)
