@@ -97,6 +97,9 @@ def show(minion: object, jid: object) -> dict[str, Any]:
     Return everything about one entry: what ``job_retry.list`` shows, the job with its arguments, and its history. A user
     with limited rights sees the arguments of their own jobs only.
 
+    After the minion has returned the job, the entry is not in the queue any more. It is shown as ``done``, without the job's
+    arguments, for as long as the job cache keeps the job: when it was delivered, at which attempt, and when it ended.
+
     CLI Example:
 
     .. code-block:: bash
@@ -126,7 +129,18 @@ def show(minion: object, jid: object) -> dict[str, Any]:
             "unreceived_tries": entry.counts.tries,
             "history": [{"at": at, "state": state, "reason": reason} for at, state, reason in entry.history],
         }
-    raise Refused(f"{minion} has no entry for job {jid}; job_retry.list shows what is queued")
+    done = _done(minion, jid)
+    if done is None:
+        raise Refused(
+            f"{minion} is not owed job {jid}, and has not got it from the queue; salt-run job_retry.list shows what is"
+        )
+    names = ("minion", "jid", "fun", "state", "attempts", "queued_at", "expires_at")
+    last_sent_at, history = (
+        done["sent_at"],
+        [dict(zip(("at", "state", "reason"), step, strict=True)) for step in done["history"]],
+    )
+    told = {"last_sent_at": last_sent_at, "reason": history[-1]["reason"], "ended_at": history[-1]["at"]}
+    return {**{name: done[name] for name in names}, **told, "history": history}
 
 
 @runner.verb
@@ -478,6 +492,16 @@ def _entries(minion: str | None, jid: str | None) -> Iterator[tuple[Entry, dict[
     try:
         yield from RetryStore(site_of(__opts__).tables).entries(minion, jid)
     except OSError as exc:
+        raise Refused(f"The retry queue cannot be read: {exc}") from exc
+
+
+def _done(minion: str, jid: str) -> dict[str, Any] | None:
+    from saltext.jobs.core.retry.store import RetryStore
+    from saltext.jobs.core.site import site_of
+
+    try:
+        return RetryStore(site_of(__opts__).tables).done(minion, jid)
+    except (OSError, ValueError) as exc:
         raise Refused(f"The retry queue cannot be read: {exc}") from exc
 
 

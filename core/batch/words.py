@@ -80,9 +80,9 @@ def why_halted(found: Mapping[str, Any]) -> str:
 def engine_trouble(found: Mapping[str, Any]) -> str | None:
     """Return why a batch does not go on, if that is because of its engine; else None. :param found: its summary."""
     if found.get("engine") is False:
-        return "no batch_manager engine runs: nothing goes on until one does"
+        return "no batch_manager engine runs, so nothing goes on: see jobs_doctor.run"
     silent = found.get("engine_silent_seconds")
-    return f"the engine has not answered for {span(silent)}; see salt-run batch.doctor" if silent else None
+    return f"the engine has not answered for {span(silent)}; see jobs_doctor.run" if silent else None
 
 
 def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:

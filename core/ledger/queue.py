@@ -22,6 +22,7 @@ _PUT = f"""INSERT INTO {QUEUE} (kind, jid, minion, body) VALUES (?, ?, ?, ?)
 _ADD = f"INSERT INTO {QUEUE} (kind, jid, minion, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _DELETE = f"DELETE FROM {QUEUE} WHERE kind = ? AND jid = ? AND minion = ?"
 _TIDY = f"DELETE FROM {QUEUE} WHERE kind = {JOB} AND jid NOT IN (SELECT jid FROM {QUEUE} WHERE kind = {ENTRY})"
+_FORGET = f"DELETE FROM {QUEUE} WHERE kind = ? AND jid < ?"
 _SELECT = f"SELECT jid, minion, body FROM {QUEUE} WHERE kind = ? AND (jid, minion) > (?, ?)"
 _IN_ORDER = f"ORDER BY jid, minion LIMIT {_PART}"
 _JOBS = f"SELECT jid, body FROM {QUEUE} WHERE kind = {JOB} AND jid >= ? AND jid <= ?"
@@ -70,6 +71,11 @@ def add(tables: Tables, rows: Iterable[tuple[int, str, str, bytes]]) -> int:
 def tidy(tables: Tables, lease: Lease | None) -> None:
     """Remove the jobs that are owed to no minion. Their first entry may be about to follow, except at an engine's start."""
     tables.write(lambda execute: execute(_TIDY, ()), lease, durable=False)
+
+
+def forget(tables: Tables, kind: int, before: str, lease: Lease | None) -> None:
+    """Remove the rows of a kind whose jids sort before another."""
+    tables.write(lambda execute: execute(_FORGET, (kind, before)), lease, durable=False)
 
 
 def parts(tables: Tables, kind: int, minion: str | None = None, jid: str | None = None) -> Iterator[list[Row]]:

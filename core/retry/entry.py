@@ -47,6 +47,7 @@ class Kind(enum.IntEnum):
     NOTE = 3  # what is known of a job's minions without an entry
     OPEN = 4  # a job whose outcome is not known yet
     CURSOR = 5  # how far the log was read
+    DONE = 6  # an entry whose job has returned; only shown
 
 
 class Key(NamedTuple):

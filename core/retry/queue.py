@@ -61,6 +61,7 @@ class Queue:
         self._members: dict[str, dict[str, None]] = {}  # jid -> minions that are owed it; a set takes more memory
         self._warned = 0.0
         self.changed: dict[Key, None] = {}  # what is to be stored
+        self.done: dict[Key, dict[str, Any]] = {}  # records of entries whose job has returned, until they are stored
         self._wanted: list[facts.Effect] = []  # in the present step
 
     def entry(self, minion: str, jid: str) -> Entry | None:
@@ -162,6 +163,10 @@ class Queue:
         return [other for other, its in older if its.digest == job.digest and its.published_at <= job.published_at]
 
     def remove(self, entry: Entry) -> None:
+        if entry.state is State.DONE:
+            key = Key(Kind.DONE, entry.jid, entry.minion)
+            self.done[key] = {**entry.as_record(), "fun": ",".join(self.jobs[entry.jid].funs)}
+            self.changed[key] = None
         backlog = self.backlogs[entry.minion]
         del backlog.entries[entry.jid]
         self.total -= 1

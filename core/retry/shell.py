@@ -9,6 +9,7 @@ of the store. If the store cannot be written, the write is tried again; publishe
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import gc
 import math
@@ -100,6 +101,7 @@ class RetryShell:
         self.history = History()
         self.service = Service(loop, ports.inbox, verbs.table())
         self._stored_in = ""  # the name of the database
+        self._keep_jobs = float(opts.get("keep_jobs_seconds") or 0)
         self._asked: collections.deque[Any] = collections.deque()  # the futures of answers that are still to come
         self._told: collections.Counter[str] = collections.Counter()
         self._untold: collections.deque[facts.Effect] = collections.deque()  # announcements that wait for the bus
@@ -324,6 +326,8 @@ class RetryShell:
         machine, jid = self.machine, key.jid
         if key.kind is Kind.CURSOR:
             return self._newer_cursor().as_record()
+        if key.kind is Kind.DONE:
+            return machine.queue.done.pop(key)
         if key.kind is Kind.OPEN:
             return machine.capture.open[jid].as_record() if jid in machine.capture.open else None
         if key.kind is Kind.JOB:
@@ -371,6 +375,10 @@ class RetryShell:
             log.error("The retry queue has another database than before; what the engine knows is written into it")
             self._stored_in = name
             self._effects.save_all()
+        if self._keep_jobs:
+            old = self._ports.wall() - self._keep_jobs - 86400.0  # the jids may be in the time of another zone
+            with contextlib.suppress(OSError):
+                await self._store_worker.call(self._ports.store.forget_done, old)
 
     def _start_anew(self) -> None:
         """End the process soon, once the queue is stored. Salt starts another."""

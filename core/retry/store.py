@@ -8,6 +8,7 @@ kind      body
 ``ENTRY`` the entry of one minion and one job (core/retry/entry.py)
 ``NOTE``  what is known of a job's minions without an entry (core/retry/notes.py)
 ``OPEN``  a job whose outcome is not known yet (core/retry/open_job.py)
+``DONE``  the entry of one minion that has returned the job since it was queued, with its function; until the job is old
 ``CURSOR`` how far the log was read; written with the last of what was learned from it
 ========= ============================================================================================================
 
@@ -18,6 +19,7 @@ Blocks: use it in one Worker.
 
 from __future__ import annotations
 
+import datetime
 import functools
 import itertools
 import math
@@ -123,6 +125,17 @@ class RetryStore:
                 snapshot = known[row.jid]
                 if snapshot is not None:
                     yield _entry(sys.intern(row.minion), row.jid, row.body, snapshot), snapshot
+
+    def done(self, minion: str, jid: str) -> dict[str, Any] | None:
+        """Return the record of an entry whose job has returned."""
+        for row in itertools.chain.from_iterable(queue.parts(self._tables, Kind.DONE, minion, jid)):
+            return _read(row.body, dict)
+        return None
+
+    def forget_done(self, before: float) -> None:
+        """Remove the records of jobs that were published before that Unix time."""
+        first = f"{datetime.datetime.fromtimestamp(before, datetime.timezone.utc):%Y%m%d%H%M%S%f}"
+        queue.forget(self._tables, Kind.DONE, first, self._lease)
 
     def notes(self) -> dict[str, Note]:
         """Return the notes, by jid, without unusable ones."""

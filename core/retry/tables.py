@@ -41,7 +41,7 @@ _ENTRIES = Table(
 def entries(found: Sequence[Row], page: Page) -> None:
     """Show ``job_retry.list``."""
     if not found:
-        page.line("No such entry: no minion is owed a job.")
+        page.line("There is no such entry in the queue.")
         page.next("job_retry.stats", "job_retry.doctor")
         return
     page.line(_ENTRIES.headline(found))

@@ -102,7 +102,7 @@ def test_an_entry_outside_its_window_shows_what_it_waits_for_and_until_when(opts
 
 
 def test_an_entry_that_is_not_there_cannot_be_shown(runner):
-    with pytest.raises(CommandExecutionError, match="a has no entry for job"):
+    with pytest.raises(CommandExecutionError, match="a is not owed job "):
         runner["job_retry.show"](minion="a", jid=JID)
 
 

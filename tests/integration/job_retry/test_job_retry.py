@@ -36,6 +36,9 @@ def test_a_minion_that_was_away_gets_the_job_under_its_own_jid_once(desk, bert, 
     bert.start()
     desk.await_return("bert", jid)
     wait_for(lambda: not desk.queue(), what="the entry is gone")
+    done = desk.run("job_retry.show", "bert", jid)
+    assert (done["state"], done["attempts"]) == ("done", 1)
+    assert done["queued_at"] < done["last_sent_at"] <= done["ended_at"]
     assert set(desk.returned(jid)) == {"anna", "bert"}
     assert lines(ran) == 2
     job = desk.run("jobs.list_job", jid)

@@ -162,8 +162,8 @@ def test_the_status_of_a_batch_takes_a_few_lines():
             {"state": "paused", "paused_reason": "its window is shut", "opens_at": NOW + 7200},
             "  paused: its window is shut; opens 2026-05-17 08:40:00 (in 2 h)",
         ),
-        ({"engine": False}, "  engine: no batch_manager engine runs: nothing goes on until one does"),
-        ({"engine_silent_seconds": 80}, "  engine: the engine has not answered for 1 min; see salt-run batch.doctor"),
+        ({"engine": False}, "  engine: no batch_manager engine runs, so nothing goes on: see jobs_doctor.run"),
+        ({"engine_silent_seconds": 80}, "  engine: the engine has not answered for 1 min; see jobs_doctor.run"),
         ({"check": True}, "  a check: is under way"),
         (
             {"group": "r2", "group_number": 2, "groups": 5, "by": "grains:rack"},

@@ -67,7 +67,7 @@ def test_different_reasons_are_counted():
 
 def test_an_empty_queue_says_so():
     assert drawn(tables.entries, []) == [
-        "No such entry: no minion is owed a job.",
+        "There is no such entry in the queue.",
         "Next: salt-run job_retry.stats (or doctor)",
     ]
 
