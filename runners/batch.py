@@ -81,8 +81,8 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
         (``pillar:ring``) or nodegroups (``nodegroups:[canary,eu,us]``). Groups are sorted by name, or named in order:
         ``grains:rack:[r7,r2]``. ``batch`` is for each group; a group must end within ``max_failures`` before the next
         begins. Minions without the value come last, and after them those whose value the master does not know. Groups by
-        a grain or pillar key are shown by number, unless ``show_groups_of`` names the key. To group by a key that it does
-        not name, a user with limited rights needs the right to ``grains.get`` or ``pillar.get`` on these minions.
+        a grain or pillar key are shown by number; a user with limited rights needs the right to ``grains.get`` or
+        ``pillar.get`` on these minions.
     :param str check: what is checked after each stage and group but the last: an execution function on the minions that
         have just completed (``service.status nginx``), a runner function (``runner:survey.healthy {jid}``), or
         ``approve``: then an operator calls ``batch.approve``. False, an error or no answer halts the batch. Refused if
@@ -481,7 +481,8 @@ def watch(jid: object, timeout: object = None) -> catalog.Summary:
 @runner.verb
 def retry(jid: object, which: object = "failed") -> Any:
     """
-    Start a new batch on the minions on which a batch did not succeed, with the same job and options.
+    Start a new batch on the minions on which a batch did not succeed, with the same job and options but ``start_at``, as
+    ``batch.start like=jid`` does.
 
     Returns the new batch's summary; its ``parent`` is ``jid``.
 

@@ -7,7 +7,6 @@ grants from the user's login count, for as long as Salt accepts a token (``token
 
 from __future__ import annotations
 
-import fnmatch
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -20,7 +19,7 @@ from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.grouping import By, parse_by
+from saltext.jobs.core.grouping import parse_by
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.caller import Caller, groups_of, names_of, require_no_peer, require_right
 from saltext.jobs.core.master.identity import MASTER, PEER_RUN, Identity
@@ -190,13 +189,13 @@ class CallerRights:
         if by is None or who.grants is None or who.peer:
             return
         wanted = kinds.accepted(parse_by, by)
-        if is_shown(wanted, self.settings.show_groups_of):
+        if wanted.kind == "nodegroups":
             return
         fun = f"{wanted.kind}.get"
         if not minions or Access(self._opts).denied(who.grants, {"fun": fun, "arg": [wanted.key]}, minions):
             raise Refused(
                 f"{who.name} may not group these minions by {wanted.kind}:{wanted.key}: that takes the right to"
-                f" {fun} {wanted.key} on all of them, or the key in batch_manager: show_groups_of"
+                f" {fun} {wanted.key} on all of them"
             )
 
     def permit(
@@ -222,16 +221,6 @@ def _person(owner: Any, name: str) -> str:
     """
     kept = owner.get("name") if isinstance(owner, Mapping) else None
     return " ".join(str(kept or name).rpartition(":")[2].removeprefix("sudo_").split()).casefold()
-
-
-def is_shown(by: By, shown: Iterable[str]) -> bool:
-    """
-    Tell whether the values of minions may be shown as names of groups.
-
-    A batch's events show them, and every user of salt-api can read events, whatever their rights. The names of nodegroups
-    are no secret: they come from the configuration.
-    """
-    return by.kind == "nodegroups" or any(fnmatch.fnmatchcase(f"{by.kind}:{by.key}", glob) for glob in shown)
 
 
 def require_runner(opts: Mapping[str, Any], who: Caller, fun: str, words: Iterable[str]) -> None:

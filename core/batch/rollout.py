@@ -7,25 +7,23 @@ from __future__ import annotations
 import datetime
 import itertools
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import salt.loader
 import salt.utils.args
 
 from saltext.jobs.core.batch.minion_data import find_groups
-from saltext.jobs.core.batch.permission import is_shown, require_runner
+from saltext.jobs.core.batch.permission import require_runner
 from saltext.jobs.core.batch.plan import (
     NOT_KNOWN,
     WITHOUT,
     Group,
-    Membership,
     failures_allowed,
     grouped_layout,
     parse_check,
     sizes_of,
 )
-from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.grouping import parse_by
 from saltext.jobs.core.master.caller import Caller
@@ -56,12 +54,10 @@ def layout_of(
     options: Mapping[str, Any],
     batch: Any,
     minions: tuple[str, ...],
-    shown: Iterable[str] = (),
 ) -> dict[str, Any]:
     """
     Return the minions in order, their groups, sizes and failure budgets.
 
-    :param shown: patterns of the keys whose values may be shown as names of groups.
     :raises Refused: for malformed options.
     """
     budget = options.get("max_failures")
@@ -72,16 +68,17 @@ def layout_of(
             "failures_allowed": kinds.accepted(failures_allowed, budget, len(minions)),
         }
     groups = kinds.accepted(find_groups, opts, options["by"], minions)
-    layout: dict[str, Any] = kinds.accepted(
-        grouped_layout, *_as_shown(groups, options["by"].strip(), shown), batch, budget
-    )
+    layout: dict[str, Any] = kinds.accepted(grouped_layout, *_as_shown(groups, options["by"].strip()), batch, budget)
     return layout
 
 
-def _as_shown(groups: Sequence[Group], by: str, shown: Iterable[str]) -> tuple[tuple[Group, ...], str]:
-    """Return groups and their ``by`` as they may be shown: numbers replace names that may not be shown."""
+def _as_shown(groups: Sequence[Group], by: str) -> tuple[tuple[Group, ...], str]:
+    """
+    Return groups and their ``by`` as they are shown: a batch's events show them, and every user of salt-api can read events,
+    whatever their rights. So numbers replace values of minions. The names of nodegroups are no secret.
+    """
     wanted = parse_by(by)
-    if is_shown(wanted, shown):
+    if wanted.kind == "nodegroups":
         return tuple(groups), by
     numbers = itertools.count(1)
     named = (group.name if group.name in (WITHOUT, NOT_KNOWN) else str(next(numbers)) for group in groups)
@@ -132,26 +129,6 @@ def require_known(opts: Mapping[str, Any], check: Mapping[str, Any]) -> None:
     if check["fun"] not in runners:
         why = runners.missing_fun_string(check["fun"])
         raise Refused(f"check is runner:{check['fun']}, and this master has no such runner function: {why}")
-
-
-def layout_again(spec: Spec, minions: Collection[str], shown: Iterable[str] = ()) -> dict[str, Any]:
-    """
-    Return the fields of a Spec for some of a batch's minions, in the same groups. A budget that was a percentage of each
-    group keeps that percentage.
-
-    :param shown: as for ``layout_of``.
-    """
-    membership, wanted = Membership(spec.minions, [count for _, count in spec.groups]), set(minions)
-    groups, budgets = [], []
-    for place, (name, count) in enumerate(spec.groups):
-        members = tuple(minion for minion in spec.minions if membership.of(minion) == place and minion in wanted)
-        if members:
-            groups.append(Group(name, members))
-            if spec.group_failures_allowed:
-                budgets.append(spec.group_failures_allowed[place] * len(members) / count)
-    layout = grouped_layout(*_as_shown(groups, spec.by, shown), spec.batch, None)
-    del layout["failures_allowed"]
-    return {**layout, "group_failures_allowed": tuple(budgets)}
 
 
 def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:

@@ -21,7 +21,7 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.minion_data import without_data
 from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.permission import CallerRights, settings_of
-from saltext.jobs.core.batch.plan import APPROVE, RUNNER, failures_allowed, sizes_of
+from saltext.jobs.core.batch.plan import APPROVE, RUNNER
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
 from saltext.jobs.core.batch.summary import minions as minions_of
 from saltext.jobs.core.batch.summary import options_of
@@ -83,7 +83,13 @@ _ALIASES = {
 
 
 def new_batch(
-    opts: Mapping[str, Any], who: Caller, tgt: Any, fun: Any, args: tuple[Any, ...], given: Mapping[str, Any]
+    opts: Mapping[str, Any],
+    who: Caller,
+    tgt: Any,
+    fun: Any,
+    args: tuple[Any, ...],
+    given: Mapping[str, Any],
+    parent: str | None = None,
 ) -> Spec:
     """
     Return the batch that ``batch.start`` was asked for.
@@ -91,10 +97,10 @@ def new_batch(
     :param opts: the master's options.
     :param who: the caller.
     :param given: the keyword arguments of batch.start: our options, and those for the function.
+    :param parent: the jid of the batch that it retries. Its minions may be too few for the check.
     :raises Refused: for bad input, and if ``who`` may not publish the job to these minions.
     """
     rights = CallerRights(opts, who)
-    settings = rights.settings
     # Before the target is matched: what it matches tells the caller about grains and pillar of minions.
     rights.require_allowed_peer()
     options, kwargs = _split(given)
@@ -120,9 +126,11 @@ def new_batch(
             "salt '*' saltutil.refresh_pillar brings them"
         )
     batch = options.get("batch", BATCH)
-    layout = rollout.layout_of(opts, options, batch, matched, settings.show_groups_of)
-    rollout.require_stages(check, layout)
+    layout = rollout.layout_of(opts, options, batch, matched)
+    if parent is None:
+        rollout.require_stages(check, layout)
     return Spec(
+        parent=parent,
         jid=_new_jid(opts),
         fun=fun,
         arg=arg,
@@ -145,37 +153,6 @@ def new_batch(
 
 def _read(known: Mapping[str, Kind[Any]], options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: kind.given(name, options[name]) for name, kind in known.items() if name in options}
-
-
-def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -> Spec:
-    """
-    Return a new batch of the same job, for minions of ``batch`` on which it did not succeed.
-
-    :param which: which of them: a key of RETRIABLE.
-    :raises Refused: if there are none, or if ``who`` may not publish the job to them.
-    """
-    spec = batch.spec
-    states = RETRIABLE[which] - ({"pending"} if not batch.finished else set())
-    chosen = tuple(minion for minion, record in minions_of(batch).items() if record["state"] in states)
-    if not chosen:
-        queued = batch.counts[Outcome.QUEUED]
-        owed = f"; job_retry owes it to {queued}: salt-run job_retry.list jid={spec.jid}" if queued else ""
-        raise Refused(f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}{owed}")
-    rights = CallerRights(opts, who)
-    settings = rights.settings
-    rights.permit_batch(spec, chosen)
-    rights.permit_groups(spec.by or None, chosen)
-    rights.require_approvers(spec.check, spec.approve_by)
-    data = spec.as_dict()
-    data.update(jid=_new_jid(opts), tgt=list(chosen), tgt_type="list", user=who.name, parent=spec.jid, start_at=None)
-    data.update(owner=who.owner(), on_behalf=who.limits())
-    data.update(minions=chosen, sizes=sizes_of(spec.batch, len(chosen)))
-    data.update(unsure=())
-    if spec.failures_allowed is not None and spec.max_failures is not None:  # a percentage counts this batch's minions
-        data.update(failures_allowed=failures_allowed(spec.max_failures, len(chosen)))
-    if spec.groups:
-        data.update(rollout.layout_again(spec, chosen, settings.show_groups_of))
-    return Spec.from_dict(data)
 
 
 def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -311,6 +288,24 @@ def asked_again(
         kwarg.update(given["kwarg"])
     options = {**taken, **given, "kwarg": kwarg}
     return (before.tgt if tgt is None else tgt), (before.fun if fun is None else fun), args, options
+
+
+def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -> Spec:
+    """
+    Return a batch like ``batch``, for its minions on which it did not succeed.
+
+    :param which: which of them: a key of RETRIABLE.
+    :raises Refused: if there are none, or as ``new_batch``.
+    """
+    spec = batch.spec
+    states = RETRIABLE[which] - ({"pending"} if not batch.finished else set())
+    chosen = [minion for minion, record in minions_of(batch).items() if record["state"] in states]
+    if not chosen:
+        queued = batch.counts[Outcome.QUEUED]
+        owed = f"; job_retry owes it to {queued}: salt-run job_retry.list jid={spec.jid}" if queued else ""
+        raise Refused(f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}{owed}")
+    CallerRights(opts, who).permit_batch(spec, tuple(chosen))
+    return new_batch(opts, who, *asked_again(of_batch(spec), chosen, None, (), {"tgt_type": "list"}), parent=spec.jid)
 
 
 def _check_of(check: Mapping[str, Any]) -> str:

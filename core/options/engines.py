@@ -19,7 +19,6 @@ from saltext.jobs.core.options.kinds import (
     WEB,
     WINDOW,
     Kind,
-    globs,
     seconds,
     some_of,
     whole,
@@ -51,12 +50,6 @@ class BatchSettings(EngineSettings):
         (),
         IDS,
         "minions that may start and control batches if `peer_run` lets them: they may run anything on any minion",
-    )
-    show_groups_of: tuple[str, ...] = option(
-        (),
-        globs("grains and pillar keys", "['grains:rack']"),
-        "grains and pillar keys that are not secret: users who may start a batch may group it by them (`by`), and their "
-        "values are shown as names of groups. Groups by any other key are shown by number",
     )
 
 

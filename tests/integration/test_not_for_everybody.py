@@ -24,10 +24,9 @@ USERS = {
     "reader": [{"a*": ["test.*", {"pillar.get": {"args": ["code"]}}, "grains.get"]}, RUNNERS],
     "watcher": [{"@runner": ["batch.status", "batch.minions", "batch.list"]}],
 }
-#: What each minion has as pillar ``code`` and as grain ``door``, which are secrets, and as grain ``rack``, which is none.
+#: What each minion has as pillar ``code`` and as grain ``door``, which are secrets.
 CODES = {"a1": "hush1", "a2": "hush2", "b1": "hush3"}
 DOORS = {"a1": "creak1", "a2": "creak2", "b1": "creak3"}
-RACKS = {"a1": "r1", "a2": "r2", "b1": "r3"}
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +40,11 @@ def master(salt_factories, tmp_path_factory):
         sharedsecret=SECRET,
         external_auth={"sharedsecret": USERS},
         pillar_roots={"base": [str(pillar)]},
-        batch_manager={"show_groups_of": ["grains:rack"]},
         **fronts("rest_cherrypy"),
     )
     daemon.slow_stop = False
     with daemon.started(), salt_api(daemon):
-        started = [
-            make_minion(daemon, name, grains={"door": DOORS[name], "rack": RACKS[name]}).started() for name in CODES
-        ]
+        started = [make_minion(daemon, name, grains={"door": DOORS[name]}).started() for name in CODES]
         for minion in started:
             minion.__enter__()
         Api(daemon, "rest_cherrypy").log_in("of_a")
@@ -126,11 +122,6 @@ def test_a_user_who_may_read_a_key_may_group_by_it_and_its_values_are_in_no_answ
         assert {record["group"] for record in told.values()} <= {"1", "2", "3"}
     wait_for(lambda: f"salt/batch/{other}/complete" in stream.text, what="the end is told")
     assert not any(word in stream.text for word in ("hush", "creak"))
-
-
-def test_a_key_that_the_configuration_names_is_open_to_every_user_and_its_groups_have_names(api, look, stream):
-    jid = api("batch.start", "a*", "test.ping", user="of_a", by="grains:rack", batch=1)["return"]["jid"]
-    assert finished(look, jid)["group"] == "r2"
 
 
 #: What the user may not see, and what is not there.

@@ -9,12 +9,8 @@ import pytest
 import salt.config
 
 from saltext.jobs.core.batch import rollout
-from saltext.jobs.core.batch.plan import WITHOUT
-from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.grouping import parse_by
 from saltext.jobs.core.master.caller import Caller
-from tests.unit.batch.bench import spec
 
 ROOT = Caller("root")
 
@@ -104,44 +100,3 @@ def test_a_runner_is_a_check_only_for_a_user_who_may_call_it(tmp_path, who, allo
     else:
         with pytest.raises(Refused, match=r"may not call the runner function survey\.healthy"):
             rollout.check_of(opts, who, {"check": "runner:survey.healthy eu"})
-
-
-# -- layout ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_retry_keeps_the_groups_of_the_minions_that_it_is_for():
-    first = spec(
-        "abcdef", "50%", by="grains:g", groups=(("x", 2), ("y", 3), ("z", 1)), group_failures_allowed=(1.0, 1.5, 0.5)
-    )
-    again = rollout.layout_again(first, ("f", "b", "a"), ["grains:*"])
-    assert again == {
-        "by": "grains:g",
-        "groups": (("x", 2), ("z", 1)),
-        "minions": ("a", "b", "f"),
-        "sizes": (1, 1),
-        "group_failures_allowed": (1.0, 0.5),
-    }
-    assert Spec.from_dict({**first.as_dict(), **again}).groups == (("x", 2), ("z", 1))
-
-
-def test_groups_by_a_key_that_may_be_secret_are_numbered():
-    first = spec("abcdef", "50%", by="pillar:ring:[z]", groups=(("z", 2), ("y", 3), (WITHOUT, 1)))
-    again = rollout.layout_again(first, ("a", "c", "f"), ["grains:*", "pillar:other"])
-    assert (again["by"], again["groups"]) == ("pillar:ring", (("1", 1), ("2", 1), (WITHOUT, 1)))
-    assert rollout.layout_again(first, ("a", "c", "f"), ["pillar:ring"])["groups"] == (("z", 1), ("y", 1), (WITHOUT, 1))
-
-
-@pytest.mark.parametrize(
-    ("by", "shown", "is_shown"),
-    [
-        ("nodegroups:[a,b]", [], True),
-        ("grains:rack", [], False),
-        ("grains:rack", ["grains:rack"], True),
-        ("grains:rack:[r1]", ["grains:rack"], True),
-        ("grains:place:row", ["grains:place"], False),
-        ("pillar:rack", ["grains:*"], False),
-        ("pillar:rack", ["*:rack"], True),
-    ],
-)
-def test_the_configuration_says_which_groups_are_shown_by_name(by, shown, is_shown):
-    assert rollout.is_shown(parse_by(by), shown) is is_shown

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 import salt.config
 import salt.utils.minions
@@ -171,7 +173,7 @@ def test_minions_whose_grains_the_master_does_not_know_are_left_out(opts):
     know(opts, "web1", {"id": "web1", "os": "Debian"})
     spec = asked_for(opts, "os:Debian", tgt_type="grain")
     assert spec.minions == ("web1",)
-    assert preview(spec).get("unsure", []) in ([], ["1001", "web2"])
+    assert preview(spec, None, 86400.0).get("unsure", []) in ([], ["1001", "web2"])
 
 
 # -- a retry on the minions without success ----------------------------------------------------------------------------
@@ -192,16 +194,22 @@ def test_a_target_that_needs_data_of_minions_that_the_master_does_not_keep_is_re
     assert not caplog.records
 
 
-def failed(count, of=100, **given):
-    """An ended batch of ``of`` minions; the first ``count`` of them failed."""
-    names = [f"m{number:03d}" for number in range(of)]
-    bench = Bench(names, "100%", **given)
-    for number, name in enumerate(names):
+def ended(bench, failed):
+    """The ended batch of a bench; its first ``failed`` minions failed."""
+    for number, name in enumerate(bench.spec.minions):
         if bench.batch.is_publishing():
             bench.sent()
-        bench.returns(name, retcode=int(number < count))
+        bench.returns(name, retcode=int(number < failed))
     assert bench.batch.finished
     return bench.batch
+
+
+def failed(opts, count, of=100, **given):
+    """An ended batch of ``of`` minions; the first ``count`` of them failed."""
+    names = [f"m{number:03d}" for number in range(of)]
+    for name in names:
+        pathlib.Path(opts["pki_dir"], "minions", name).write_text("a key")
+    return ended(Bench(names, "100%", **given), count)
 
 
 @pytest.mark.parametrize(
@@ -213,30 +221,33 @@ def failed(count, of=100, **given):
     ],
 )
 def test_sizes_and_a_budget_in_per_cent_are_computed_again_from_the_minions_of_a_retry(opts, budget, allowed):
-    spec = next_batch(opts, ROOT, failed(10, **budget), "failed")
+    spec = next_batch(opts, ROOT, failed(opts, 10, **budget), "failed")
     assert (len(spec.minions), spec.sizes, spec.max_failures) == (10, (10,), budget.get("max_failures"))
     assert spec.failures_allowed == allowed
 
 
-def test_the_budgets_of_groups_are_computed_again_from_what_is_left_of_each(opts):
-    groups = (("eu", 60), ("us", 40))
-    parent = failed(10, groups=groups, by="grains:region", max_failures="50%", group_failures_allowed=(30.0, 20.0))
-    spec = next_batch({**opts, "batch_manager": {"show_groups_of": ["grains:region"]}}, ROOT, parent, "failed")
-    assert (spec.groups, spec.group_failures_allowed, spec.failures_allowed) == ((("eu", 10),), (5.0,), None)
+def test_a_retry_goes_through_the_groups_that_its_minions_are_in_and_shows_those_by_grains_by_number(opts):
+    for name, region in (("web1", "us"), ("web2", "eu"), ("1001", "eu")):
+        know(opts, name, {"id": name, "region": region})
+    bench = Bench(("1001", "web1", "web2"), "100%", by="grains:region", groups=(("1", 2), ("2", 1)), max_failures="50%")
+    spec = next_batch(opts, ROOT, ended(bench, 3), "failed")
+    assert (spec.by, spec.groups, spec.minions) == ("grains:region", (("1", 2), ("2", 1)), ("1001", "web2", "web1"))
+    assert (spec.group_failures_allowed, spec.failures_allowed) == ((1.0, 0.5), None)
 
 
 def test_a_retry_of_all_leaves_out_the_minions_to_which_job_retry_delivers_the_job(opts):
-    for offline, left in (("queue", ("a",)), ("skip", ("a", "b"))):
-        bench = Bench("abc", "3", offline=offline)
-        bench.sent(missed="b")
-        bench.returns("a", retcode=1)
-        bench.returns("c")
+    for offline, left in (("queue", ("1001",)), ("skip", ("1001", "web1"))):
+        bench = Bench(("1001", "web1", "web2"), "3", offline=offline)
+        bench.sent(missed=["web1"])
+        bench.returns("1001", retcode=1)
+        bench.returns("web2")
         assert next_batch(opts, ROOT, bench.batch, "all").minions == left
 
 
 def test_a_preview_shows_who_would_be_sent_to_and_how_many_at_a_time(opts):
-    found = preview(asked_for(opts, "web*", batch="1,100%", fun="state.apply"))
+    found = preview(asked_for(opts, "web*", batch="1,100%", fun="state.apply"), None, 86400.0)
     assert found.pop("options")["batch"] == "1,100%"
+    assert found.pop("sentence").startswith("2 minions: 1 first, then 2 at a time")
     assert found == {
         "fun": "state.apply",
         "arguments": [],
@@ -256,7 +267,7 @@ def test_a_preview_shows_who_would_be_sent_to_and_how_many_at_a_time(opts):
 def test_a_preview_shows_what_would_run_and_with_which_options(opts):
     more = {"check": "test.arg 1 a=b", "max_failures": "5%", "pillar": {"db": {"password": "swordfish"}}}
     spec = asked_for(opts, "*", batch="1,100%", fun="state.apply", arg=["nginx"], **more)
-    found = preview(spec, limit_of({**opts, "batch_manager": {"max_in_flight": 500}}))
+    found = preview(spec, limit_of({**opts, "batch_manager": {"max_in_flight": 500}}), 86400.0)
     assert (found["check"], found["check_after"], found["max_in_flight"]) == ("test.arg", [1], 500)
     assert found["arguments"] == ["nginx", 'pillar={"db": {"password": "********"}}']
     named = {name: value for name, value in found["options"].items() if value}
