@@ -25,11 +25,11 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 @dataclasses.dataclass
 class Rows:
-    """JSON texts, one for each row; ``refused`` is ``{position: reason}`` of the records without a row."""
+    """
+    JSON arrays of rows, by the kind of their records; ``refused`` is ``{position: reason}`` of the records without a row.
+    """
 
-    loads: dict[str, str] = dataclasses.field(default_factory=dict)
-    returns: list[str] = dataclasses.field(default_factory=list)
-    events: list[str] = dataclasses.field(default_factory=list)
+    texts: dict[str, str] = dataclasses.field(default_factory=dict)
     refused: dict[int, str] = dataclasses.field(default_factory=dict)
 
 
@@ -40,21 +40,34 @@ def rows_of(records: Sequence[Mapping[str, Any]]) -> Rows:
     :param records: as ``store_many`` of the returner takes them.
     """
     rows = Rows()
+    made: dict[str, dict[Any, tuple[int, dict[str, Any]]]] = {}
     for position, record in enumerate(records):
         try:
-            _add(rows, record)
-        except Exception as exc:  # A minion may send anything; json raises several kinds for data that is not JSON.
-            rows.refused[position] = f"{type(exc).__name__}: {exc}"[:1000]
+            name = record["jid"] if record["kind"] == LOAD else position  # a load may come twice
+            made.setdefault(record["kind"], {})[name] = position, _row(record)
+        except Exception as exc:  # A minion may send anything.
+            rows.refused[position] = _reason(exc)
+    for kind, found in made.items():
+        try:
+            rows.texts[kind] = _text([row for _, row in found.values()])
+        except Exception:  # json raises several kinds for data that is not JSON; now each row shows what it is
+            texts = []
+            for position, row in found.values():
+                try:
+                    texts.append(_decoded(row))
+                except Exception as exc:
+                    rows.refused[position] = _reason(exc)
+            if texts:
+                rows.texts[kind] = f"[{','.join(texts)}]"
     return rows
 
 
-def _add(rows: Rows, record: Mapping[str, Any]) -> None:
+def _row(record: Mapping[str, Any]) -> dict[str, Any]:
     kind, data = record["kind"], record["data"]
     if kind == LOAD:
-        jid = record["jid"]
-        rows.loads[jid] = _text({"jid": jid, "body": data})
-    elif kind == RETURN:
-        row = {
+        return {"jid": record["jid"], "body": data}
+    if kind == RETURN:
+        return {
             "fun": function_of(data),
             "jid": record["jid"],
             "minion": record["minion"],
@@ -62,11 +75,13 @@ def _add(rows: Rows, record: Mapping[str, Any]) -> None:
             "time": record["time"],
             "body": data,
         }
-        rows.returns.append(_text(row))
-    elif kind == EVENT:
-        rows.events.append(_text({"tag": record["tag"], "time": record["time"], "body": data}))
-    else:
-        raise ValueError(f"a record of the kind {kind!r} is unknown")
+    if kind == EVENT:
+        return {"tag": record["tag"], "time": record["time"], "body": data}
+    raise ValueError(f"a record of the kind {kind!r} is unknown")
+
+
+def _reason(exc: Exception) -> str:
+    return f"{type(exc).__name__}: {exc}"[:1000]
 
 
 def _has_succeeded(data: Mapping[str, Any]) -> bool:
@@ -74,12 +89,16 @@ def _has_succeeded(data: Mapping[str, Any]) -> bool:
     return said if isinstance(said, bool) else retcode_of(data) == 0
 
 
-def _text(row: Mapping[str, Any]) -> str:
+def _decoded(row: dict[str, Any]) -> str:
     try:
-        text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+        return _text(row)
     except TypeError:
         # Bytes, or keys that JSON does not have. Salt's pgjsonb decodes everything, which takes ten times as long.
-        text = json.dumps(salt.utils.data.decode(row, to_str=True), ensure_ascii=False, allow_nan=False)
+        return _text(salt.utils.data.decode(row, to_str=True))
+
+
+def _text(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     if "\\u0000" in text and _NUL.search(text):
         raise ValueError("PostgreSQL's jsonb can't hold a NUL character")
     text.encode()  # raises for half a surrogate pair

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -19,7 +19,7 @@ from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.options.postgresql import Options
 from saltext.jobs.core.postgresql import schema
 from saltext.jobs.core.postgresql.connections import Patient, parameters
-from saltext.jobs.core.postgresql.rows import Rows, rows_of
+from saltext.jobs.core.postgresql.rows import EVENT, LOAD, RETURN, Rows, rows_of
 
 log = lines.logger(__name__)
 
@@ -27,6 +27,8 @@ log = lines.logger(__name__)
 _INDEXING = 6 * 3600.0
 #: Seconds between two removals of old rows; rows that one statement removes, and statements in one pass.
 _UPKEEP, _ROWS, _GOES = 600.0, 5000, 20
+#: The table for each kind of records.
+_TABLES = {LOAD: "jids", RETURN: "salt_returns", EVENT: "salt_events"}
 #: Class of SQLSTATE that blames the data, beside those for which psycopg raises DataError or IntegrityError.
 _LIMIT_EXCEEDED = "54"
 
@@ -115,12 +117,7 @@ class Sink:
         return self._connection
 
     def _prepare(self, connection: Patient, rows: Rows) -> None:
-        needed = {
-            "jids": bool(rows.loads),
-            "salt_returns": bool(rows.returns),
-            "salt_events": bool(rows.events),
-        }
-        for table in (name for name, is_needed in needed.items() if is_needed and name not in self._ready):
+        for table in (_TABLES[kind] for kind in rows.texts if _TABLES[kind] not in self._ready):
             with connection.waiting(_INDEXING):
                 schema.prepare(connection, table)
             self._ready.add(table)
@@ -130,12 +127,12 @@ class Sink:
         # the server must give up too, or it would go on while the same records are sent again
         connection.execute(f"SET LOCAL statement_timeout = {int(self._options.timeout * 1000)}".encode())
         connection.execute(_DURABLE)
-        if rows.loads:
-            connection.execute(_LOADS, (_array(rows.loads.values()),))
-        if rows.returns:
-            connection.execute(_RETURNS, (_array(rows.returns),))
-        if rows.events:
-            connection.execute(_EVENTS, (self._master_id, _array(rows.events)))
+        if LOAD in rows.texts:
+            connection.execute(_LOADS, (rows.texts[LOAD],))
+        if RETURN in rows.texts:
+            connection.execute(_RETURNS, (rows.texts[RETURN],))
+        if EVENT in rows.texts:
+            connection.execute(_EVENTS, (self._master_id, rows.texts[EVENT]))
 
     def _upkeep(self, connection: Patient) -> None:
         now = self._clock()
@@ -171,10 +168,6 @@ def _remove_older(connection: Patient, table: str, than: datetime.datetime) -> b
         connection.execute(f"DELETE FROM {table} WHERE {key} IN ({old})".encode()).rowcount < _ROWS
         for _ in range(_GOES)
     )
-
-
-def _array(texts: Iterable[str]) -> str:
-    return f"[{','.join(texts)}]"
 
 
 def _blamed(exc: psycopg.Error) -> Exception:

@@ -90,7 +90,7 @@ class Refused:
     due: float | None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class _Pending:
     tries: int = 0
     in_doubt: bool = False
@@ -99,6 +99,10 @@ class _Pending:
     @property
     def is_suspect(self) -> bool:
         return self.has_failed or self.tries > 0
+
+
+#: One that was never tried.
+_FRESH = _Pending()
 
 
 class Pipeline:
@@ -143,7 +147,7 @@ class Pipeline:
         :param tries: how often it was refused before.
         :param in_doubt: it is unknown whether it was delivered, as after a restart.
         """
-        self._waiting[key] = _Pending(tries, in_doubt)
+        self._waiting[key] = _Pending(tries, in_doubt) if tries or in_doubt else _FRESH
 
     def drop(self, key: Key) -> None:
         """Forget a record that is not to be delivered."""
@@ -196,7 +200,7 @@ class Pipeline:
             elif attempt.failure.is_fault or index < last_taken:
                 refused.append(self._refused(attempt.key, attempt.failure, now))
             else:  # the connection may have broken after the record was stored
-                self._waiting[attempt.key].in_doubt = self._waiting[attempt.key].has_failed = True
+                self._waiting[attempt.key] = _Pending(self._waiting[attempt.key].tries, in_doubt=True, has_failed=True)
         self._pace(attempts[last_taken + 1 :], last_taken >= 0, now)
         return tuple(refused)
 

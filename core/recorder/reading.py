@@ -86,9 +86,10 @@ class Reading:
         if state.gaps != self._gaps:
             self._gap = self._gap or "a record could not be written"
         self.has_more, waits, taken = bool(found) and len(found) >= most, False, dict[Key, Next]()
+        latest = time.time() - self._settled
         for place, jid, minion, body in found:
             record = None if body == b"" else self._record(jid, minion, body)
-            if record is not None and record.at > time.time() - self._settled:
+            if record is not None and record.at > latest:
                 self.has_more, waits = False, True
                 break
             self._read_to = place

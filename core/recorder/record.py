@@ -47,13 +47,7 @@ def name_of(key: Key) -> str:
 
 def rebuilt(jid: str, minion: str, data: Mapping[str, Any], fun: Any, arguments: Any) -> dict[str, Any]:
     """Return the data of a return's event, from the return in the job cache and what its job runs."""
-    return {
-        "cmd": "_return",
-        "fun": fun,
-        "fun_args": arguments,
-        "retcode": 0,
-        "success": retcode_of(data) == 0,
-        **data,
-        "id": minion,
-        "jid": jid,
-    }
+    found = {"cmd": "_return", "fun": fun, "fun_args": arguments, "retcode": 0, **data, "id": minion, "jid": jid}
+    if "success" not in found:
+        found["success"] = retcode_of(data) == 0
+    return found

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import salt.payload
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
@@ -85,7 +84,7 @@ class Source:
         return secrets.load_for_history(load)
 
     def returns(self, wanted: Iterable[Key]) -> dict[Key, tuple[Mapping[str, Any], int]]:
-        """Return some returns, each with its size in bytes. Those that are not there, or damaged, are left out."""
+        """Return some returns, each with about its size in bytes. Those that are not there, or damaged, are left out."""
         by_job: dict[str, list[Key]] = {}
         for key in wanted:
             by_job.setdefault(key.jid, []).append(key)
@@ -96,8 +95,8 @@ class Source:
                 if isinstance(data, SaltCacheError) and not isinstance(data, Undecodable):
                     raise data
                 try:
-                    found[ids[name]] = secrets.return_for_history(data), len(salt.payload.dumps(data))
-                except Exception as exc:  # whatever is no mapping, or cannot be packed
+                    found[ids[name]] = secrets.return_for_history(data), len(repr(data))
+                except Exception as exc:  # whatever is no mapping
                     why = data if isinstance(data, Undecodable) else exc
                     self._quiet.error("return", "The return of job %s by %s cannot be recorded: %s", jid, name, why)
         return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import heapq
+import itertools
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,8 @@ from saltext.jobs.core.store.drivers import ABSENT, NEVER, Driver, Marks, Shown
 
 Result = TypeVar("Result")
 
+#: Values that are read at once.
+_AT_ONCE = 25
 #: Most pairs of function and user that are looked up one by one; if more match, all jobs of the searched time are read.
 MOST_MARKS = 100
 
@@ -89,9 +92,8 @@ class Tabled(Driver):
 
     def _each(self, found: Iterator[Result], name: str, bank: str) -> Iterator[Result]:
         """Yield from an iterator that reads the tables now and then. :raises SaltCacheError: as ``do``."""
-        end = object()
-        while (one := self._once(name, bank, lambda _: next(found, end), key=None)) is not end:
-            yield one  # type: ignore[misc]
+        while part := self._once(name, bank, lambda _: list(itertools.islice(found, _AT_ONCE)), key=None):
+            yield from part
 
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
         found = self.do("fetch", items[0][0], values.read_all, items, key=items[0][1])
