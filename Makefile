@@ -128,14 +128,12 @@ newest:
 
 has_headers = import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))
 
-# The lines of the product that unit and functional tests do not run. On Python 3.12 and later this takes a tenth more CPU time. The
-# writers of one test, which are killed all the time, do not come to write with it.
+# The lines of the product that unit and functional tests do not run. On Python 3.12 and later this takes a tenth more CPU time.
 coverage: .venv/.installed
 	.venv/bin/python -m pip install -qq 'coverage==7.17.4'
 	rm -rf .coverage && mkdir .coverage
 	COVERAGE_CORE=$$(.venv/bin/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")') \
-	  .venv/bin/python -m coverage run -m pytest -q -n $(WORKERS) --dist loadfile -m 'not slow' $(ARGS) tests/worlds tests/unit tests/functional \
-	    --ignore=tests/functional/log/test_adversary.py
+	  .venv/bin/python -m coverage run -m pytest -q -n $(WORKERS) --dist loadfile -m 'not slow' $(ARGS) tests/worlds tests/unit tests/functional
 	.venv/bin/python -m coverage combine -q
 	.venv/bin/python -m coverage report --show-missing --skip-covered
 

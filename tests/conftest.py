@@ -62,6 +62,8 @@ def pytest_collection():
 #: ``-p tests.times``. One that began late would run on alone at the end.
 LONG = (
     "functional/test_fleet.py",
+    "worlds/test_together.py",
+    "worlds/test_adversary.py",
     "integration/test_job_once.py",
     "integration/batch/test_faults.py",
     "integration/job_retry/test_faults.py",
@@ -84,14 +86,12 @@ LONG = (
     "functional/store/test_postgresql.py",
     "functional/store/test_damage.py",
     "functional/recorder/test_pgjsonb_bulk.py",
-    "unit/retry/test_adversary.py",
     "unit/retry/test_machine.py",
     "functional/retry/test_shell.py",
     "functional/runners/test_limited.py",
     "unit/retry/test_openings.py",
     "functional/recorder/test_recording.py",
     "functional/recorder/test_returners.py",
-    "functional/log/test_adversary.py",
 )
 
 
