@@ -313,11 +313,6 @@ def test_a_runner_function_of_a_check_has_the_rights_of_the_batch_s_user(api, lo
     assert users_of(look).get("cmd.run", {USER}) == {USER}
 
 
-def test_a_user_with_a_wrong_password_is_refused(each_front):
-    with pytest.raises(Denied):
-        each_front.call("batch.list", user="boss", password="wrong")
-
-
 # -- what a batch does there -----------------------------------------------------------------------------------------
 
 

@@ -1,35 +1,29 @@
 """
-Job retry on a real master: every way in which a job is published, loses its permission, is forged, and is asked for.
+Job retry on a real master: every way in which a job is published, or is forged.
 
 The minion bert comes and goes. The key of carol is accepted, but carol is never there. The key of mallory is accepted too,
-and mallory sends the master whatever it likes. The engine is a process of its own, so that a test can run it with another
-configuration.
+and mallory sends the master whatever it likes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
-import types
 
 import pytest
 import salt.channel.client
 import salt.client
 import salt.config
 import salt.netapi
-import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.integration.conftest import make_master, make_minion
-from tests.integration.faults import EngineProcess
 from tests.integration.job_retry.desk import OPTIONS, TIMES, kill
 from tests.waiting import stretched, wait_for
 
 SECRET = "a long shared secret"
 #: A system user with limits in publisher_acl, and a user of salt-api.
 SYSTEM_USER, API_USER = "games", "boss"
-RETRY = dict(OPTIONS)
 NEVER = "20300101000000000000"
 
 REACTION = """
@@ -62,12 +56,12 @@ def master(salt_factories, tmp_path_factory):
     order = folder / "order"
     daemon = make_master(
         salt_factories,
-        job_retry=RETRY,
-        engines=[],
+        job_retry=dict(OPTIONS),
+        engines=[{"job_retry": {}}],
         publisher_acl={SYSTEM_USER: ["cmd.run"]},
         sharedsecret=SECRET,
-        external_auth={"sharedsecret": {API_USER: ["cmd.run", {"@runner": ["job_retry.*"]}]}},
-        netapi_enable_clients=["local_async", "runner"],
+        external_auth={"sharedsecret": {API_USER: ["cmd.run"]}},
+        netapi_enable_clients=["local_async"],
         peer={"mallory": ["cmd.run"]},
         reactor=[{"ways/react": [str(folder / "reaction.sls")]}],
         runner_dirs=[str(folder / "runners")],
@@ -79,20 +73,6 @@ def master(salt_factories, tmp_path_factory):
     daemon.order = order
     with daemon.started():
         yield daemon
-
-
-@pytest.fixture(scope="module")
-def engine(master, tmp_path_factory):
-    """The engine with the master's own configuration."""
-    engine = EngineProcess(master, tmp_path_factory.mktemp("engine") / "log", "job_retry").start()
-    yield engine
-    if engine.is_running():
-        engine.kill()
-
-
-@pytest.fixture(scope="module")
-def desk(engine, desk):
-    return desk
 
 
 def introduce(master, name):
@@ -134,22 +114,6 @@ def mallory(master):
         yield send
 
 
-@contextlib.contextmanager
-def other_engine(master, engine, folder, **changes):
-    """The engine with a changed configuration, instead of its own."""
-    config = yaml.safe_load(pathlib.Path(master.config_file).read_text())
-    path = folder / "master"
-    path.write_text(yaml.safe_dump({**config, **changes}))
-    changed = types.SimpleNamespace(config_file=str(path), config=master.config)
-    engine.kill()
-    other = EngineProcess(changed, folder / "engine.log", "job_retry").start()
-    try:
-        yield other
-    finally:
-        other.kill()
-        engine.start()
-
-
 def publish_as(desk, user, command):
     """Publish with the key that the master has made for a system user, as ``salt`` does when that user runs it."""
     client = salt.client.LocalClient(mopts=dict(desk.opts))
@@ -161,15 +125,11 @@ def publish_as(desk, user, command):
         client.destroy()
 
 
-def call_api(master, **low):
-    """Ask for something as salt-api does for a user of its own."""
-    api = salt.netapi.NetapiClient(salt.config.api_config(master.config_file))
-    credentials = {"eauth": "sharedsecret", "username": API_USER, "password": SECRET}
-    return api.run({**low, **credentials})
-
-
 def publish_by_api(master, command):
-    return call_api(master, client="local_async", tgt="bert", fun="cmd.run", arg=[command])["jid"]
+    """Publish as salt-api does for a user of its own."""
+    api = salt.netapi.NetapiClient(salt.config.api_config(master.config_file))
+    user = {"eauth": "sharedsecret", "username": API_USER, "password": SECRET}
+    return api.run({"client": "local_async", "tgt": "bert", "fun": "cmd.run", "arg": [command], **user})["jid"]
 
 
 def commands(desk):
@@ -196,33 +156,6 @@ def test_whatever_published_a_job_it_reaches_the_minion_that_was_away(desk, mast
     assert sorted(ran.read_text().splitlines()) == sorted(origins)
     users = {origin: desk.run("jobs.list_job", jid)["User"] for origin, jid in jids.items()}
     assert (users["a user of the system"], users["salt-api"]) == (SYSTEM_USER, API_USER)
-
-
-def test_a_job_of_a_user_who_has_lost_the_permission_is_dead_and_says_so(desk, master, engine, bert, tmp_path):
-    ran = tmp_path / "ran"
-    by_system_user = publish_as(desk, SYSTEM_USER, f"echo system >> {ran}")
-    by_api_user = publish_by_api(master, f"echo api >> {ran}")
-    by_root = desk.publish("cmd.run", f"echo root >> {ran}", tgt="bert")
-    unkept = desk.publish("cmd.run", f"echo by hand >> {ran}", tgt="bert", metadata={"job_retry": False})
-    assert call_api(master, client="runner", fun="job_retry.enqueue", arg=[unkept, "bert"]) == 1
-    assert desk.run("job_retry.show", "bert", unkept)["asked_for_by"] == API_USER
-    wait_for(lambda: len(desk.queue(state="pending")) == 4, what="all are queued")
-    fewer = {
-        "publisher_acl": {SYSTEM_USER: ["test.*"]},
-        "external_auth": {"sharedsecret": {API_USER: ["test.*"]}},
-    }
-    with other_engine(master, engine, tmp_path, **fewer):
-        bert.start()
-        desk.await_return("bert", by_root)
-        for jid, user in ((by_system_user, SYSTEM_USER), (by_api_user, API_USER)):
-            desk.await_state("bert", jid, "dead")
-            entry = desk.run("job_retry.show", "bert", jid)
-            assert (entry["user"], entry["attempts"]) == (user, 0)
-            assert entry["reason"] == f"{user} may not publish cmd.run to it any more"
-        desk.await_state("bert", unkept, "dead")
-        reason = desk.run("job_retry.show", "bert", unkept)["reason"]
-        assert reason == f"{API_USER} may not publish cmd.run to it any more"
-    assert ran.read_text().split() == ["root"]
 
 
 def test_an_accepted_minion_that_forges_loads_and_targets_gets_no_minion_a_job(desk, mallory, bert, tmp_path):
