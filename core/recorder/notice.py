@@ -12,16 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-#: The kinds of notices, and what each means. A ``test`` is sent on request.
-KINDS = {
-    "approval": "a batch waits for an approval",
-    "paused": "the engine has paused a batch, which waits to be resumed",
-    "halted": "a batch was halted",
-    "failed": "a batch has ended, without success on some minions",
-    "dead": "jobs that minions are owed were given up",
-    "engine": "an engine does not answer",
-    "recovered": "what was reported before is over: the batch goes on, it or its retry has succeeded, the engine answers",
-}
+#: The kind that is sent on request; the others are ``NOTICES`` of the options.
 TEST = "test"
 #: Most minions that a notice names.
 NAMED = 20
@@ -38,7 +29,7 @@ class Condition:
     """
     The state of a batch or an engine.
 
-    :param kind: one of KINDS, or empty if there is nothing to report.
+    :param kind: one of ``NOTICES`` of the options, or empty if there is nothing to report.
     :param text: a sentence for people.
     :param mark: distinguishes conditions of one kind, such as the number of the stage that waits for an approval.
     :param over: whether the condition is final.
@@ -111,22 +102,10 @@ def of_given_up(jobs: Sequence[GivenUp]) -> str:
     return f"Owed jobs were given up: {'; '.join(told)}{more}. salt-run job_retry.list state=dead shows all."
 
 
-def wrong_minions(minions: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _wrong(minions: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the minions of a batch on which it did not succeed, worst first."""
-    found: dict[str, list[str]] = {state: [] for state in _WRONG}
-    for minion, record in minions.items():
-        if record.get("state") in found:
-            found[record["state"]].append(minion)
-    return [minion for state in _WRONG for minion in found[state]]
-
-
-def link(console: str, jid: str) -> str:
-    """Return the address of a batch in the console. :param console: the console's address; empty if there is none."""
-    return _place(console, f"batches/{quote(jid, safe='')}") if jid else ""
-
-
-def _place(console: str, path: str) -> str:
-    return f"{console.split('#')[0]}#/{path}" if console else ""
+    states = {minion: record["state"] for minion, record in minions.items() if record.get("state") in _WRONG}
+    return sorted(states, key=lambda minion: _WRONG.index(states[minion]))
 
 
 def written(
@@ -148,8 +127,9 @@ def written(
     :param jobs: the jobs that were given up, for a notice about these.
     """
     found: Mapping[str, Any] = seen.summary if seen else {}
-    wrong = wrong_minions(seen.minions) if seen else sorted({minion for one in jobs for minion in one.minions})
-    address = _place(console, "queue") if jobs else link(console, str(found.get("jid", "")))
+    wrong = _wrong(seen.minions) if seen else sorted({minion for one in jobs for minion in one.minions})
+    page = "queue" if jobs else f"batches/{quote(str(found['jid']), safe='')}" if found.get("jid") else ""
+    address = f"{console.split('#')[0]}#/{page}" if console and page else ""
     names = f" Minions: {', '.join(wrong[:NAMED])}{', …' if len(wrong) > NAMED else ''}." if wrong else ""
     return {
         "id": number,

@@ -15,7 +15,7 @@ from saltext.jobs.core.recorder.notice import TEST, Condition, GivenUp, Seen, of
 class Reported:
     """
     :param master: the master's id.
-    :param kinds: the kinds that are reported, of ``notice.KINDS``.
+    :param kinds: the kinds that are reported.
     :param console: the address of the console; empty for none.
     :param record: the result of an earlier ``record``; None at a first start.
     """
