@@ -84,7 +84,7 @@ export class Timeline {
       cell.words = `${count(size)} minions ran ${from} to ${to} and ended ${duration(((end - begin) * x) / COLUMNS, true)} after the start${bad ? `; ${count(bad)} without success` : ""}`;
       return cell;
     });
-    replace(this.rows, el("p", { class: "quiet" }, `The darker, the more. From below to the top: 0 to ${duration(longest, true)}.`),
+    replace(this.rows, el("p", { class: "quiet" }, `The stronger the colour, the more minions. From below to the top: 0 to ${duration(longest, true)}.`),
       svg("svg", { role: "img", "aria-label": `When ${count(this.runs.size)} minions ended, by how long they ran`, width: "100%", height: LEVELS * high }, shapes));
   }
 

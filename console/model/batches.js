@@ -129,7 +129,7 @@ export function counted(batch, members) {
   const { counts } = members;
   const sizes = batch.group === undefined && Array.isArray(batch.sizes) ? batch.sizes : [];
   // More than the stages so far send to: the next one has begun.
-  let [stage, left] = [1, batch.total - counts.pending - counts.offline];
+  let [stage, left] = [1, batch.total - number(counts.pending) - number(counts.offline) - number(counts.queued)];
   while (stage < sizes.length && (left -= sizes[stage - 1]) > 0) stage += 1;
   return { ...batch, ...counts, ...(stage > number(batch.stage) && sizes.length ? { stage, batch_size: sizes[stage - 1] } : {}) };
 }

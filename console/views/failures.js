@@ -44,7 +44,7 @@ export class Failures {
 function group({ count: size, state, retcode, text, minions }) {
   const names = Array.isArray(minions) ? minions.map(String) : [];
   const code = Number.isInteger(retcode) ? `, exit code ${retcode}` : "";
-  const node = el("pre", { tabindex: 0, role: "region", "aria-label": "What they say" });
+  const node = el("pre", { tabindex: 0, role: "region", "aria-label": `What ${many(size, "minion")} say: ${name(state)}${code}` });
   say(node, typeof text === "string" ? text.slice(0, MOST) : line(text));
   node.hidden = !text;
   return el("article", { class: "reason" },
