@@ -631,7 +631,13 @@ def _preview(spec: Spec) -> dict[str, Any]:
 
 def _start(spec: Spec) -> Any:
     from saltext.jobs.core.engine import requests
+    from saltext.jobs.core.errors import JobCacheError
+    from saltext.jobs.core.master.job_cache import JobCache
 
+    try:
+        JobCache(__opts__).load(spec.jid)
+    except JobCacheError as exc:  # nobody could look up afterwards what ran
+        raise Refused(f"Nothing is started, since the job cache cannot be used; see jobs_doctor.run: {exc}") from exc
     return requests.ask(__opts__, BATCH_MANAGER, {"do": "start", "spec": spec.as_dict()})
 
 

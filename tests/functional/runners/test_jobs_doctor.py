@@ -10,8 +10,9 @@ import salt.loader
 
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.site import site_of
-from tests.functional.retry.records import JID, changes, queue_of, record_of, snapshot_of
+from tests.functional.retry.records import JID, accept, changes, queue_of, record_of, snapshot_of
 from tests.leading import leading
 from tests.unit.batch.bench import Bench
 
@@ -89,6 +90,15 @@ def test_open_work_without_an_engine_is_a_fault_whatever_is_configured(opts):
     assert any(
         fault.startswith("job_retry: jobs that are owed to minions: 1, and no job_retry engine") for fault in told
     )
+
+
+def test_a_batch_is_not_started_while_the_job_cache_cannot_be_used(opts):
+    accept(opts, "a")
+    start = salt.loader.runner({**opts, "cache": "sqllite"})["batch.start"]
+    with pytest.raises(
+        Refused, match=r"^Nothing is started, since the job cache cannot be used; see jobs_doctor.run: .*sqllite"
+    ):
+        start("a", "test.ping", tgt_type="list")
 
 
 def test_an_engine_that_hangs_does_not_work(opts):
