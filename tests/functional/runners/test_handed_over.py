@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import pathlib
 import time
 
 import pytest
 import salt.loader
 import salt.payload
 
-from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.catalog import Catalog
 from saltext.jobs.core.batch.starting import next_batch
 from saltext.jobs.core.batch.store import BatchStore
@@ -18,7 +18,7 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.retry.store import owed_of
 from tests.functional.batch.test_starting import ROOT
 from tests.functional.options import options_in
-from tests.functional.retry.records import JID, changes, queue_of, record_of, returners, snapshot_of
+from tests.functional.retry.records import JID, accept, changes, queue_of, record_of, returners, snapshot_of
 from tests.unit.batch.bench import Bench
 
 
@@ -31,8 +31,9 @@ def opts(tmp_path):
     returners(opts)["salt_cache.save_load"](JID, load, minions=["a", "b"])
     bench = Bench("ab", "2", jid=JID, offline="queue")
     bench.sent(missed="ab")
-    bench.tell(facts.Closed())
-    bench.keep(BatchStore(opts))
+    bench.keep(BatchStore(opts), ended=True)
+    pathlib.Path(opts["pki_dir"], "minions").mkdir(parents=True)
+    accept(opts, "a", "b")
     return opts
 
 

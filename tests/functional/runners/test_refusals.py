@@ -27,7 +27,7 @@ WRONG = [
     (["batch.start", "*", "test.ping,test.version"], "fun is 'test.ping,test.version'; a batch runs one function"),
     (["batch.start", "*", "test.ping", "tgt_type=foo"], "tgt_type is 'foo'; accepted is one of glob, list, grain"),
     (["batch.run", "*", "test.ping", "fail_hard=True"], "did you mean max_failures=0?"),
-    (["job_retry.show", "web1", "20200101000000000000"], "web1 has no entry"),
+    (["job_retry.show", "web1", "20200101000000000000"], "web1 is not owed job"),
     (["job_retry.list", "state=sleeping"], "state is 'sleeping'"),
     (["job_recorder.set_aside", "limit=0"], "limit is 0; accepted is a whole number of at least 1"),
     (["job_cache.search", "kind=nosuch"], "kind is 'nosuch'; accepted is one of"),
