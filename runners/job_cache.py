@@ -439,9 +439,8 @@ def recover(path: object) -> dict[str, Any]:
     """
     Copy the readable records of a damaged database of SQLite into the one in use.
 
-    The master sets a damaged file aside and begins a new one. If the command ``sqlite3`` is installed, it reads the file
-    (``.recover``); else what stands on damaged pages and behind them is left out. Records in the file in use are not
-    changed. The damaged file stays where it is; remove it when you no longer need it.
+    The master sets a damaged file aside and begins a new one. What stands on damaged pages is left out. Records in the file
+    in use are not changed. The damaged file stays where it is; remove it when you no longer need it.
 
     path
         The file, ``<cachedir>/cache.sqlite.damaged-<time>``, or ``<cachedir>/saltext_jobs/jobs.sqlite.damaged-<time>`` with
