@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core import lines
@@ -33,6 +33,10 @@ class NoSeal:
         """Return the sealed form of a body. :param place: the table, and the row's key. :raises OSError: without the key."""
         return body
 
+    def mark(self, texts: Iterable[str], *place: object) -> str:
+        """Return what proves that a master has vouched for some texts here, in any order; empty if only masters write."""
+        return ""
+
     def take(self, body: bytes, *place: object) -> bytes | None:
         """
         Return the body of a sealed form; None, after a line in the log, if no master has sealed it for this place.
@@ -54,6 +58,9 @@ class Seal(NoSeal):
 
     def put(self, body: bytes, *place: object) -> bytes:
         return self._of(body, place) + body
+
+    def mark(self, texts: Iterable[str], *place: object) -> str:
+        return self._of("\0".join(sorted(set(texts))).encode(), place).hex()
 
     def take(self, body: bytes, *place: object) -> bytes | None:
         found = body[_SIZE:]

@@ -31,6 +31,8 @@ class Publication:
     by: str = ""
     #: The digest of the load.
     load: str = ""
+    #: In the database of a site: proves that a master has published this load to these minions.
+    seal: str = ""
 
     @classmethod
     def from_record(cls, record: Any) -> Publication:
@@ -44,13 +46,15 @@ class Publication:
         if not isinstance(by, str) or not isinstance(load, str):
             raise ValueError(f"it was published by {by!r}, with the digest {load!r}")
         added: frozenset[str] = frozenset(ids_in(record["added"])) if "added" in record else frozenset()
-        return cls(at, added, last, by, load)
+        return cls(at, added, last, by, load, str(record.get("seal", "")))
 
     def as_record(self) -> dict[str, Any]:
         """Return the form in which it is stored."""
         record: dict[str, Any] = {"at": self.at, "by": self.by, "load": self.load}
         if self.last > self.at:
             record["last"] = self.last
+        if self.seal:
+            record["seal"] = self.seal
         if self.added:
             record["added"] = sorted(self.added)
         return record

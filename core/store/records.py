@@ -106,9 +106,15 @@ def publish(
         added, now = known.added if known else before, max(time.time(), known.last + _LATER if known else 0.0)
         if added or not is_same:
             added = added.difference(named) if is_same else added.union(set(named) - before)
-        current = Publication(known.at if known else now, frozenset(added), now, by, of)
+        seal = _seal(store, key, of, (name for name in (*before, *named) if name not in added))
+        current = Publication(known.at if known else now, frozenset(added), now, by, of, seal)
         writes.append((PUBLISHED, key, current.as_record()))
         store.driver.store_all(writes)
+
+
+def _seal(store: Store, key: str, load: str, minions: Iterable[str]) -> str:
+    """:param load: its digest. :param minions: those that publishes have named."""
+    return store.site.tables.seal.mark(minions, PUBLISHED, key, load)
 
 
 def _is_of_the_same_job(load: Mapping[str, Any], first: Mapping[str, Any], unlimited: Callable[[str], bool]) -> bool:
@@ -356,6 +362,9 @@ def published_before(store: Store, key: str, is_ours: Callable[[str], bool]) -> 
     if not is_believed(store, key, load, record):
         return []
     minions = sorted(ids_in(listed) - known.added)
+    if known.seal != _seal(store, key, known.load, minions):
+        store.quiet.error(key, "What the job cache has of the publish of job %s is no master's of this site", key)
+        return []
     found = publish_of(store.decode(key), load, minions, work_of(load), JOB_CACHE, sent=False, fresh=False)
     found = found._replace(at=known.at)
     return [found, found._replace(at=known.last)] if known.last > known.at else [found]

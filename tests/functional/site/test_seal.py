@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+import salt.loader
 import salt.payload
 
 from saltext.jobs.core.batch.store import BatchStore, change_of
@@ -13,8 +14,11 @@ from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger import batches, log
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log import records
+from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of
+from saltext.jobs.core.store.publication import digest
+from saltext.jobs.core.store.store import store_of
 from tests.functional.cache_servers import masters_key
 from tests.functional.retry.records import JID, changes, record_of, snapshot_of
 from tests.functional.site.conftest import postgresql_sites
@@ -185,3 +189,21 @@ def test_the_key_is_the_one_that_all_masters_of_a_site_have(opts, tmp_path, more
         file.write_bytes(b"the private key of the masters\n" if name == path else b"another key")
     places = {"pki_dir": str(tmp_path / "others/pki"), "cluster_pki_dir": str(tmp_path / "others/keys")}
     assert entries({**opts, **places, **more}) == [(MINION, JID)]
+
+
+@pytest.mark.parametrize("forgery", ["all of it", "its minions"])
+def test_a_publish_that_someone_without_the_masters_key_puts_into_the_job_cache_is_none(opts, forgery, caplog):
+    """The engines look there when the log has a gap, which that one can make too."""
+    load = {"fun": "cmd.run", "arg": ["id"], "tgt": "*", "tgt_type": "glob", "user": "root", "jid": JID}
+    save = salt.loader.returners(opts, {})["salt_cache.save_load"]
+    cache, banks = JobCache(opts), store_of(opts)
+    save(JID, load, minions=["m1"])
+    assert [record.minions for record in cache.publishes(JID)] == [("m1",)]
+    if forgery == "its minions":
+        banks.store("jobs/minions", JID, ["m1", "m2"])
+    else:
+        record = {**banks.fetch("jobs/published", JID), "load": digest({**load, "arg": ["reboot"]})}
+        banks.store("jobs/loads", JID, {**load, "arg": ["reboot"]})
+        banks.store("jobs/published", JID, record)
+    assert cache.publishes(JID) == []
+    assert "no master's of this site" in caplog.text
