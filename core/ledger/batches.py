@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -53,8 +54,10 @@ _SPEC = "spec"
 _IS = "jid = ?"
 _UPDATE = f"UPDATE {BATCHES} SET kind = ?, body = ?, at = {{now}} WHERE {_IS}"
 _INSERT = f"INSERT INTO {BATCHES} (kind, body, at, jid, spec) VALUES (?, ?, {{now}}, ?, ?)"
-_PUT = f"""INSERT INTO {PARTS} (jid, minion, body) VALUES (?, ?, ?)
+#: Stores rows of minions: at most so many in one statement, since each takes a round trip to a server.
+_PUT = f"""INSERT INTO {PARTS} (jid, minion, body) VALUES {{rows}}
     ON CONFLICT (jid, minion) DO UPDATE SET body = excluded.body"""
+_AT_ONCE = 50
 #: One statement, so that all is of one moment.
 _READ = f"""SELECT '', spec, body FROM {BATCHES} WHERE {_IS} AND kind <> {Kind.ASIDE.value}
     UNION ALL SELECT minion, body, NULL FROM {PARTS} WHERE {_IS}"""
@@ -86,8 +89,10 @@ def write(
             row = kind.value, tables.seal.put(body, BATCHES, jid), jid
             if not execute(update, row).rowcount:
                 execute(insert, (*row, tables.seal.put(spec(), BATCHES, jid, _SPEC)))
-            for minion, part in parts.items():
-                execute(_PUT, (jid, minion, tables.seal.put(part, PARTS, jid, minion)))
+            rows = [(jid, minion, tables.seal.put(part, PARTS, jid, minion)) for minion, part in parts.items()]
+            for first in range(0, len(rows), _AT_ONCE):
+                some = rows[first : first + _AT_ONCE]
+                execute(_PUT.format(rows=", ".join(["(?, ?, ?)"] * len(some))), tuple(itertools.chain(*some)))
             for (engine, request_id), ask in asks.items():
                 Requests(tables, engine).put(execute, request_id, ask)
         if cursor is not None:
