@@ -93,7 +93,7 @@ class Capture:
     def _look_now(self, jid: str) -> None:
         """Look at a job now, unless it is open: an open job is looked at when it is due."""
         if jid not in self.open:
-            self.open[jid] = OpenJob(-math.inf, self._queue.now)
+            self.open[jid] = OpenJob(-math.inf)
             self._changed(jid)
             self._later(jid, self._queue.now)
 
@@ -105,9 +105,8 @@ class Capture:
         at = min(fact.at, now)  # the clock may have been set back since
         job = self.open.get(fact.jid)
         if job is None:
-            job = self.open[fact.jid] = OpenJob(at, now)
+            job = self.open[fact.jid] = OpenJob(at)
             job.signal = fact.signal
-        job.known_since = now
         self._notes.published(fact.jid, fact.work, fact.minions, at)
         job.published(at, fact.minions)
         self._changed(fact.jid)
@@ -135,7 +134,7 @@ class Capture:
             self._drop(fact.jid)  # with the note about a kill of the signal itself
             if job.at > -math.inf:  # else the signal was killed itself, and was carried out before
                 for kill in fact.kills:
-                    self.kill(dataclasses.replace(kill, at=job.since))
+                    self.kill(kill)
         elif fact.job is None or not self._wants(fact.job):
             self._drop(fact.jid)
         else:
@@ -146,22 +145,17 @@ class Capture:
         if job.signal:
             job.signal = False
             self._changed(fact.jid)
-        # The record may be older than the first publish that is known.
-        job.job = dataclasses.replace(read, published_at=min(read.published_at, job.since))
-        if now >= self._queue.end_of_job(job.job):
+        job.job = read
+        if now >= self._queue.end_of_job(read):
             self._notes.strike(fact.jid, fact.returned, ())
-            end = self._queue.end_of_job(read)
-            if now < end:  # a search may find it again without knowing of the earlier publish
-                self._later(fact.jid, end)
-            else:
-                self._drop(fact.jid, is_over=True)
+            self._drop(fact.jid, is_over=True)
             return
         job.named |= fact.minions
         self._notes.republished(fact.jid, read.digest)
         if now < job.at + self._patience - _SLACK:
             self._later(fact.jid, job.at + self._patience)
         else:
-            self._judge(job, job.job, fact)
+            self._judge(job, read, fact)
 
     def _judge(self, open_job: OpenJob, job: Job, fact: facts.JobRead) -> None:
         note, known = self._notes.get(job.jid), self._queue.minions_of(job.jid)
@@ -213,7 +207,7 @@ class Capture:
         """Cancel what an operator has killed: at once where there are entries, elsewhere once the job is read."""
         kill, jids = dataclasses.replace(kill, at=min(kill.at, self._queue.now)), [kill.jid]
         if not kill.jid:
-            waiting = {jid for jid, job in self.open.items() if not job.signal and job.since <= kill.at}
+            waiting = {jid for jid, job in self.open.items() if not job.signal and job.at <= kill.at}
             jids = sorted(waiting.union(jid for jid, note in self._notes.by_jid.items() if note.begun))
         killed = dict.fromkeys(sorted(kill.minions), (kill.user, kill.at))
         for jid in jids:
@@ -268,19 +262,10 @@ class Capture:
             self._close(jid)
 
     def unreadable(self, jid: str) -> None:
-        """A job could not be read: try again later, as long as it can be owed."""
-        job, now = self.open.get(jid), self._queue.now
-        if job is None or job.stage is not Stage.READING:
-            return
-        if now <= job.since + self._queue.settings.ttl:
-            self._later(jid, now + (_KILL_AGAIN if job.signal else AGAIN))
-            return
-        # The job may have a longer time to live of its own, and a search may find it again.
-        self._notes.add(jid, now + self._queue.settings.ttl, job.begun)
-        self._close(jid)
-        told = f"Who missed job {jid} is not known: the log could not be read in its time to live"
-        if job.at > -math.inf:  # otherwise this was reported before
-            self._queue.want(facts.Warn(told))
+        """A job could not be read: try again later."""
+        job = self.open.get(jid)
+        if job is not None and job.stage is Stage.READING:
+            self._later(jid, self._queue.now + (_KILL_AGAIN if job.signal else AGAIN))
 
     def _later(self, jid: str, at: float) -> None:
         self.open[jid].stage = Stage.WAITING

@@ -122,7 +122,7 @@ class Effects:
 
     async def _find_returns(self, effect: facts.FindReturns) -> facts.Fact:
         returned = frozenset(await self._look(self._ports.returns.of, effect.jid, effect.minions))
-        return facts.Returned(effect.jid, returned, searched=True)
+        return facts.Returned(effect.jid, returned, frozenset(effect.minions) - returned, searched=True)
 
     # -- minions ------------------------------------------------------------------------------------------------------
 

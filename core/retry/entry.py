@@ -210,26 +210,22 @@ class Entry(Delivery):
         """
         Return the entry that a stored record describes.
 
-        :raises ValueError: when the record is not that of this minion and job, or does not describe an entry.
+        :raises Exception: of many kinds, when the record is not that of this minion and job, or does not describe an entry.
         """
-        try:
-            if record["minion"] != minion or record["jid"] != jid:
-                raise ValueError("it is that of another minion or job")
-            entry = cls(minion, jid, _finite(record["queued_at"]), _finite(record["expires_at"]), "")
-            entry.history = _history(tuple(map(tuple, record["history"])))
-            entry.state = State(record["state"])
-            attempts, tries, lost, vain = (int(record[name]) for name in ("attempts", "tries", "lost", "vain"))
-            counts = Counts(attempts, tries, lost, vain, bool(record["reached"]))
-            entry.counts, entry.named = _UNTRIED if counts == _UNTRIED else counts, bool(record["named"])
-            entry.asker, entry.wanted_at = Asker.from_record(record["asker"]), _finite(record["wanted_at"])
-            entry.sent_at = None if record["sent_at"] is None else _finite(record["sent_at"])
-            entry.next_at = _finite(record["next_at"]) or 0.0
-            entry.begun_at = _finite(record["begun_at"])
-            # The engine was not there to hear of a start.
-            entry.unheard, entry.sent_before = True, entry.sent_at
-            entry.outcome = Outcome.IN_DOUBT if entry.state is State.CLAIMED else Outcome.TAKEN
-        except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as exc:
-            raise ValueError(f"{type(exc).__name__}: {exc}") from exc
+        if record["minion"] != minion or record["jid"] != jid:
+            raise ValueError("it is that of another minion or job")
+        entry = cls(minion, jid, _finite(record["queued_at"]), _finite(record["expires_at"]), "")
+        entry.history = _history(tuple(map(tuple, record["history"])))
+        entry.state = State(record["state"])
+        attempts, tries, lost, vain = (int(record[name]) for name in ("attempts", "tries", "lost", "vain"))
+        counts = Counts(attempts, tries, lost, vain, bool(record["reached"]))
+        entry.counts, entry.named = _UNTRIED if counts == _UNTRIED else counts, bool(record["named"])
+        entry.asker, entry.wanted_at = Asker.from_record(record["asker"]), _finite(record["wanted_at"])
+        entry.sent_at = None if record["sent_at"] is None else _finite(record["sent_at"])
+        entry.next_at, entry.begun_at = _finite(record["next_at"]) or 0.0, _finite(record["begun_at"])
+        # The engine was not there to hear of a start.
+        entry.unheard, entry.sent_before = True, entry.sent_at
+        entry.outcome = Outcome.IN_DOUBT if entry.state is State.CLAIMED else Outcome.TAKEN
         return entry
 
 

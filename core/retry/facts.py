@@ -7,7 +7,6 @@ A fact has no time of its own: ``step`` gets the time as an argument. Minions ar
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,17 +53,19 @@ class Kill(Fact):
     jid: str
     minions: frozenset[str]
     user: str
-    at: float = math.inf
+    at: float
 
 
 @dataclass(frozen=True)
 class Returned(Fact):
     """
-    The log has the returns of a job from these minions. ``searched``: a look found the returns, so they may be old.
+    These minions have returned a job, and the ``missing`` ones have not. ``searched``: a look found the returns, so they may
+    be old.
     """
 
     jid: str
     minions: frozenset[str]
+    missing: frozenset[str] = frozenset()
     searched: bool = False
 
 

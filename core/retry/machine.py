@@ -36,7 +36,7 @@ from saltext.jobs.core.retry.outbox import Outbox, Purpose
 from saltext.jobs.core.retry.owing import Owing
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import GATHERINGS, Replays
-from saltext.jobs.core.retry.timers import Timers
+from saltext.jobs.core.retry.timers import AGAIN, Timers
 from saltext.jobs.core.retry.turns import Turns
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Retry:
         self._notes = Notes(self._timers, self.queue.changed)
         self.owing = Owing(self.queue, self._notes, self.turns, self.replays)
         self.capture = Capture(self.queue, self._notes, self.owing, patience)
+        self._over = dict[str, list[str]]()  # by jid: minions whose time for that job is over
         # What the shell asks.
         self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
         self.entry, self.entries, self.minions_of = self.queue.entry, self.queue.entries, self.queue.minions_of
@@ -157,6 +158,8 @@ class Retry:
         self.handlers[type(fact)](fact)
         for key in self._timers.due(self.queue.now):
             self._timed[key[0]](*key[1:])
+        for jid in list(self._over):
+            self.queue.want(facts.FindReturns(jid, tuple(self._over.pop(jid))))
         for purpose, jid, minions in self.outbox.release(self.queue.now):
             self._released[purpose](jid, minions)
         return self.queue.take_due()
@@ -256,7 +259,8 @@ class Retry:
             elif entry.state in ENDED:
                 self.owing.remove(entry)
             else:
-                self.replays.end(entry, State.EXPIRED, "its time to live has passed")
-                following = min(following, self.queue.end_of(entry))
+                # It expires once a look finds no return: the log may lack one that the job cache has.
+                self._over.setdefault(entry.jid, []).append(minion)
+                following = min(following, self.queue.now + AGAIN)
         if minion in self.queue.backlogs:
             self._timers.no_later(("end", minion), following)

@@ -9,7 +9,6 @@ a note without marking it to be stored.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,17 +51,10 @@ class Note:
 
     @classmethod
     def from_record(cls, record: Any) -> Note:
-        """Return the note that a stored record describes. :raises ValueError: when it describes none."""
-        try:
-            killed = {minion: (str(user), float(at)) for minion, (user, at) in record["killed"].items()}
-            again = {work: set(minions) for work, minions in record["again"].items()}
-            note = cls(float(record["until"]), set(record["begun"]), set(record["settled"]), killed, again)
-        except (KeyError, TypeError, AttributeError) as exc:
-            raise ValueError(f"{type(exc).__name__}: {exc}") from exc
-        names = (*note.begun, *note.settled, *note.killed)
-        if not math.isfinite(note.until) or not all(isinstance(name, str) for name in names):
-            raise ValueError("it is no note about a job")
-        return note
+        """Return the note that a stored record describes. :raises Exception: of many kinds, when it describes none."""
+        killed = {minion: (str(user), float(at)) for minion, (user, at) in record["killed"].items()}
+        again = {work: set(minions) for work, minions in record["again"].items()}
+        return cls(float(record["until"]), set(record["begun"]), set(record["settled"]), killed, again)
 
 
 class Notes:

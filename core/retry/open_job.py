@@ -7,7 +7,6 @@ It must never forget a minion that may have begun the job.
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,12 +29,9 @@ class OpenJob:
     What is known of the job. Times are Unix time in seconds.
 
     :param at: its newest publish; minus infinity if none is known.
-    :param known_since: when that became known; now if none is known.
     """
 
     at: float
-    known_since: float
-    since: float = 0.0  # when it was first published, as far as is known
     stage: Stage = Stage.WAITING
     job: Job | None = None
     signal: bool = False  # it seems to be a signal to another job; signals are read sooner
@@ -47,27 +43,18 @@ class OpenJob:
     begun: set[str] = field(default_factory=set)  # minions that claim to have begun it; of the named ones
     named: set[str] = field(default_factory=set)  # minions that it was published to
 
-    def __post_init__(self) -> None:
-        self.since = min(self.known_since, self.at) if self.at > -math.inf else self.known_since
-
     def as_record(self) -> list[Any]:
         """Return what the next engine must know of it."""
-        return [self.at, self.since, self.signal, sorted(self.named)]
+        return [self.at, self.signal, sorted(self.named)]
 
     @classmethod
     def from_record(cls, record: Any, now: float) -> OpenJob:
-        """Return the job that a record describes. :raises ValueError: when it describes none."""
-        try:
-            at, since, signal, named = record
-            job = cls(min(float(at), now), now)
-            job.since, job.signal, job.named = min(float(since), now), bool(signal), set(named)
-        except (TypeError, ValueError) as exc:
-            raise ValueError(f"{type(exc).__name__}: {exc}") from exc
-        return job
+        """Return the job that a record describes. :raises Exception: of many kinds, when it describes none."""
+        at, signal, named = record
+        return cls(min(float(at), now), signal=bool(signal), named=set(named))
 
     def published(self, at: float, minions: Iterable[str]) -> None:
         """It was published to minions at ``at``: what was said before does not count for this publish."""
         self.named |= set(minions)
-        self.since = min(self.since, at)
         if at > self.at:
             self.at, self.surveyed, self.idle = at, set(), set()

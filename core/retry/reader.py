@@ -8,7 +8,6 @@ log names them.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -90,7 +89,7 @@ class JobReader:
             except Exception as exc:  # An eauth module may raise any exception of its client library.
                 raise JobCacheError(f"Who may publish job {signal.jid} cannot be checked: {exc}") from exc
             minions = minions.difference(standing.denied, standing.unsure)
-        return _kills_of(signal.ends if minions else (), minions, signal.user)
+        return _kills_of(signal.ends if minions else (), minions, signal.user, signal.at)
 
     def look_up(
         self,
@@ -198,7 +197,7 @@ def is_same(row: Record, first: Record) -> bool:
     return row.work == first.work and (row.user == first.user or not row.limited)
 
 
-def _kills_of(ended: Iterable[str], minions: frozenset[str], user: Any, at: float = math.inf) -> tuple[Kill, ...]:
+def _kills_of(ended: Iterable[str], minions: frozenset[str], user: Any, at: float) -> tuple[Kill, ...]:
     name = str(user or "an unknown user")
     return tuple(Kill("" if jid == EVERY_JOB else jid, minions, name, at) for jid in ended)
 

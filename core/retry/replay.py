@@ -223,7 +223,7 @@ class Replays:
             self._decide(entry)
 
     def returned(self, fact: facts.Returned) -> None:
-        """End the entries whose job was returned."""
+        """End the entries whose job was returned, and those whose time to live has passed without a return."""
         if not fact.searched:
             self._heard = self._queue.now
         for minion in fact.minions:
@@ -231,6 +231,10 @@ class Replays:
             if entry is not None:
                 entry.take(Evidence.RETURNED, self._queue.now)
                 self._decide(entry)
+        for minion in fact.missing:
+            entry = self._queue.entry(minion, fact.jid)
+            if entry is not None and entry.state in (State.PENDING, State.HELD) and entry.expires_at <= self._queue.now:
+                self.end(entry, State.EXPIRED, "its time to live has passed")
 
     def looked_up(self, fact: facts.LookedUp) -> None:
         """Go on with what the job cache, the keys and the access lists tell."""

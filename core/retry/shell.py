@@ -54,7 +54,7 @@ _SOON = 1.0
 _NOTHING = Note(0.0)
 #: Most claimed starts that are remembered until the log, or the job cache, has been read.
 _MOST_EARLY = 200_000
-#: Most entries that are taken up in one go at the start, and most changes announced on the bus in one go.
+#: Most entries that are taken up in one go at the start.
 _PART = 10_000
 
 T = TypeVar("T")
@@ -104,7 +104,6 @@ class RetryShell:
         self._keep_jobs = float(opts.get("keep_jobs_seconds") or 0)
         self._asked: collections.deque[Any] = collections.deque()  # the futures of answers that are still to come
         self._told: collections.Counter[str] = collections.Counter()
-        self._untold: collections.deque[facts.Effect] = collections.deque()  # announcements that wait for the bus
 
     def start(self) -> None:
         """Listen to the bus, and begin once it is heard."""
@@ -291,18 +290,12 @@ class RetryShell:
             self._ports.restart()
             return
         effects = self.machine.step(fact, self._ports.clock.now())
-        are_many = len(effects) > _PART
         for effect in effects:
             if isinstance(effect, facts.Answer):
                 self.writer.when_durable(functools.partial(_give, self._asked.popleft(), effect))
                 continue
             if isinstance(effect, facts.Announce):
                 self._told[effect.kind] += 1
-                if are_many or self._untold:
-                    if not self._untold:
-                        self._loop.add_callback(self._tell_part)
-                    self._untold.append(effect)
-                    continue
             self._effects.perform(effect)
         self._alarm.set(self.machine.next_due)
 
@@ -313,13 +306,6 @@ class RetryShell:
         """
         await self._proof.read_on()
         self.step(fact)
-
-    def _tell_part(self) -> None:
-        """Tell the bus of some of many changes, then let others have their turn."""
-        for _ in range(min(_PART, len(self._untold))):
-            self._effects.perform(self._untold.popleft())
-        if self._untold:
-            self._loop.add_callback(self._tell_part)
 
     def _record_of(self, key: Key) -> Any:
         """Return what is to be stored under a key; None to remove what is there."""

@@ -256,8 +256,8 @@ _TABLE = (
     ),
     (
         "nothing expires",
-        "core/retry/machine.py",
-        'self.replays.end(entry, State.EXPIRED, "its time to live has passed")',
+        "core/retry/replay.py",
+        'self.end(entry, State.EXPIRED, "its time to live has passed")',
         "pass",
         "tests/unit/retry/test_machine.py::test_an_entry_expires_and_is_kept_for_a_while_with_the_reason",
     ),

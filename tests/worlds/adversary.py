@@ -701,11 +701,6 @@ class Operators(CutOff):
                 # If it is queued after all, it was missed, whoever had asked for it in vain.
                 self.truth.ends_at[key] = self.end_of(effect.jid, self.published[effect.jid][2])
                 self.truth.ask_in_vain(key)
-            elif isinstance(effect, facts.Warn) and effect.message.startswith("Who missed job "):
-                keys = {(name, effect.message.split()[3]) for name in self.minions}
-                self.lost |= keys
-                for key in keys & self.truth.killed.keys():
-                    self.truth.kill(key)  # whether it was published after the kill is not known any more
 
     def begins(self, request):
         super().begins(request)

@@ -76,15 +76,6 @@ def test_a_fleet_that_takes_the_master_minutes_is_asked_once_and_takes_few_publi
     assert set(world.asked.values()) == {1}
 
 
-@pytest.mark.parametrize("before", [5.0, 15.0])
-def test_a_look_for_publishes_that_were_missed_takes_no_replay_for_one(before):
-    world = fleet_that_was_away(30.0)
-    world.restart()
-    world.run(100.0 - before)
-    bring_back(world)
-    assert set(world.asked.values()) == {1}
-
-
 def test_a_minion_that_is_not_there_keeps_no_other_waiting():
     world = World(minions=("a", "b"))
     for name in world.minions:

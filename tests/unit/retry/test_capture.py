@@ -69,9 +69,6 @@ def test_a_start_is_not_forgotten_because_the_job_cannot_be_read_for_long():
     world.run(2)
     world.log_up = False
     world.run(1000)
-    assert [warning.message for warning in world.effects(facts.Warn)] == [
-        "Who missed job j1 is not known: the log could not be read in its time to live"
-    ]
     world.log_up = True
     world.start("a")
     world.publish("j1", targets=("b",))
@@ -146,19 +143,6 @@ def test_what_is_published_as_long_as_the_log_cannot_be_written_is_found_once_it
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
-
-
-def test_many_jobs_of_one_minion_are_one_question():
-    world = World(minions=("a",), ttl=1e6)
-    world.crash()
-    world.stop("a")
-    for n in range(100):
-        world.publish(f"j{n:03}")
-    world.run(1000)
-    world.boot()
-    world.run(60)
-    assert world.machine.total == 100
-    assert len(world.effects(facts.Inquire)) <= 2
 
 
 def test_a_clock_that_was_set_back_expires_nothing():

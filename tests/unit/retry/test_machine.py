@@ -79,16 +79,6 @@ def test_a_full_queue_refuses_and_says_so():
 # -- replay -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_minion_that_starts_gets_its_job_once():
-    world = away()
-    world.start("b")
-    world.run(30)
-    assert world.runs["b", "j1"] == 1
-    assert world.machine.total == 0
-    assert world.stored == {}
-    assert world.told("j1") == [("b", "queued"), ("b", "sent"), ("b", "done")]
-
-
 def test_jobs_are_replayed_oldest_first_one_at_a_time():
     world = World(duration=5.0)
     world.stop("b")
@@ -137,18 +127,6 @@ def test_a_publish_that_is_lost_is_tried_again_with_growing_pauses(keeps):
     del world.deliver
     world.run(1200)
     assert world.runs["b", "j1"] == 1
-
-
-def test_nothing_is_published_before_its_claim_is_stored_nor_after_that_if_it_was_returned_meanwhile():
-    world = away()
-    world.store_up = False
-    world.start("b")
-    world.run(60)
-    assert world.runs["b", "j1"] == 0
-    world.store_return("b", "j1")  # no event tells of it
-    world.store_up = True
-    world.run(120)
-    assert world.runs["b", "j1"] == 0
 
 
 def test_a_beginning_of_a_job_that_was_never_sent_is_not_believed():

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Limits, State
+from saltext.jobs.core.retry.entry import Limits
 from tests.worlds.world import PATIENCE, START, World
 
 #: The simulated world begins at 00:16:40 on a Thursday in winter, UTC.
@@ -66,24 +64,6 @@ def test_a_job_whose_window_is_shut_holds_up_no_newer_one():
     world.start("b")
     world.run(60)
     assert (world.runs["b", "j1"], world.runs["b", "j2"]) == (0, 1)
-
-
-@pytest.mark.parametrize("seconds", range(1, 14))
-def test_nothing_is_published_once_the_window_has_closed_however_far_the_replay_was(seconds):
-    world = World(minions=("a", "b"), settle=1.0, **TWICE)
-    world.stop("b")
-    world.publish("j1")
-    world.run(ONE - world.now - seconds / 2)
-    world.start("b")
-    world.run(3600)
-    sent = world.runs["b", "j1"]
-    assert all(entry.state is State.PENDING for entry in world.machine.entries())
-    assert world.machine.total == 1 - sent
-    assert all(at < ONE for at in world.published_at)
-    world.run(FIVE - world.now - 10)
-    assert world.runs["b", "j1"] == sent
-    world.run(600)
-    assert world.runs["b", "j1"] == 1
 
 
 def test_an_operator_who_says_replay_means_now_whatever_the_window():

@@ -8,7 +8,7 @@ from saltext.jobs.core.delivery.steps import Step
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
 from tests.unit.retry.test_machine import away
-from tests.worlds.world import PATIENCE, World, forty_with_a_job_each
+from tests.worlds.world import PATIENCE, World
 
 
 def test_a_state_run_waits_until_the_minion_s_own_one_is_over_since_salt_would_refuse_it():
@@ -146,32 +146,6 @@ def test_a_job_with_none_behind_it_is_tried_again_and_is_held_as_soon_as_another
     assert (world.state("b", "j1"), world.runs["b", "j2"]) == (State.HELD, 1)
 
 
-def test_a_pause_stops_whatever_has_not_been_published():
-    world, names = forty_with_a_job_each()
-    for name in names:
-        world.start(name)
-    world.run(8)
-    world.tell(facts.Requested("pause"))
-    world.run(1)  # what was being published
-    sent = len(world.effects(facts.Publish))
-    assert 0 < sent < 20
-    world.run(3600)
-    assert len(world.effects(facts.Publish)) == sent
-    world.tell(facts.Requested("resume"))
-    world.run(600)
-    assert all(world.runs[name, f"j-{name}"] == 1 for name in names)
-
-
-def test_forged_starts_delay_a_minion_by_a_minute_at_most():
-    world = away()
-    world.minions["b"].up = True
-    begun = world.now
-    while not world.runs["b", "j1"]:
-        world.tell(facts.SignOfLife(("b",), facts.Sign.START))
-        world.run(0.9)
-        assert world.now < begun + 90
-
-
 def test_ended_entries_do_not_fill_the_queue_of_a_minion():
     world = World(max_queue_per_minion=3)
     world.stop("b")
@@ -183,15 +157,6 @@ def test_ended_entries_do_not_fill_the_queue_of_a_minion():
         world.publish(f"new{n}")
     world.run(60)
     assert [world.state("b", f"new{n}") for n in range(3)] == [State.PENDING] * 3
-
-
-@pytest.mark.parametrize("found", [True, False])
-def test_before_an_entry_expires_its_return_is_looked_for(found):
-    world = away(ttl=300.0)
-    if found:
-        world.store_return("b", "j1")
-    world.run(300)
-    assert world.state("b", "j1") is (None if found else State.EXPIRED)
 
 
 def test_the_loss_of_all_keys_at_once_is_not_believed():
@@ -245,3 +210,24 @@ def test_a_minion_that_was_long_away_gets_its_own_jobs_one_right_after_the_other
     world.run_until(lambda: world.machine.total == 0)
     assert world.now - since < 30
     assert [effect.jid for effect in world.effects(facts.Publish)] == [f"j{number}" for number in range(20)]
+
+
+def test_a_start_that_is_heard_while_the_engine_begins_anew_counts_and_the_job_is_not_sent_again():
+    world = away(duration=1e6)
+    world.start("b")
+    world.run_until(lambda: world.effects(facts.Publish))
+    world.crash()
+    world.boot()
+    world.tell(facts.Acknowledged("b", "j1"))
+    world.stop("b")
+    world.run(60)
+    assert world.state("b", "j1") is State.RUNNING
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_before_an_entry_expires_its_return_is_looked_for(found):
+    world = away(ttl=300.0)
+    if found:
+        world.store_return("b", "j1")
+    world.run(300)
+    assert world.state("b", "j1") is (None if found else State.EXPIRED)
