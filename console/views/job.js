@@ -1,12 +1,14 @@
 // One job with its returns.
 
-import { el, say, set, to } from "../dom.js";
+import { el, replace, say, set, to } from "../dom.js";
 import { block, count, line, stamp, target } from "../format.js";
 import { draftOf } from "../model/draft.js";
 import { countsOf, returnsOf, worstFirst } from "../model/jobs.js";
+import { statesOf } from "../model/returned.js";
 import { Reader } from "../reader.js";
 import { keepDraft } from "../session.js";
 import { Failures } from "./failures.js";
+import { returned } from "./output.js";
 import { Table, Trouble, badge, cell, facts } from "./parts.js";
 
 /** Most characters of a return that are shown at first, and after a click on "more". */
@@ -88,6 +90,7 @@ export class JobView {
     const [minion, state] = [cell("span", { class: "id" }), badge()];
     const value = el("pre", { tabindex: 0, role: "region", "aria-label": "Return" });
     const all = el("button", { type: "button", class: "plain link" }, "Show more of it");
+    const states = el("div");
     let most = MOST;
     let shown = null;
     const show = () => {
@@ -99,13 +102,18 @@ export class JobView {
     };
     all.addEventListener("click", () => { most = MORE; show(); });
     return {
-      cells: [minion.node, state.node, [value, all]],
+      cells: [minion.node, state.node, [states, value, all]],
       set: (item) => {
         minion.set(item.minion);
         set(value, "aria-label", `Return of ${item.minion}`);
         state.set(item.state);
+        if (shown === item) return;
         shown = item;
-        show();
+        const run = statesOf(item.value) !== null;
+        replace(states, run && returned(item.minion, item.value, ""));
+        value.hidden = run;
+        if (run) all.hidden = true;
+        else show();
       },
     };
   }

@@ -8,24 +8,24 @@ import { Trouble, badge } from "./parts.js";
 /** Most characters of a return, and most states, that are shown. */
 const [MOST, MOST_STATES] = [100_000, 500];
 
-/** Return the node that shows a returned value. */
-export function returned(value, rest) {
+/** Return the node that shows what a minion has returned. `rest` says where to find what is not shown. */
+export function returned(minion, value, rest) {
   const states = statesOf(value);
-  if (states) return table(states.slice(0, MOST_STATES));
+  if (states) return table(minion, states.slice(0, MOST_STATES));
   const text = value === null || value === undefined ? "" : block(value, MOST);
   const node = el("pre", { tabindex: 0, role: "region", "aria-label": "Output" });
   say(node, text.length > MOST ? `${text.slice(0, MOST)}…\n${rest}` : text);
   return node;
 }
 
-function table(states) {
+function table(minion, states) {
   const result = { true: ["completed", "true"], false: ["failed", "false"], null: ["pending", "would change"] };
   return el("table", { class: "results" }, el("caption", { class: "unseen" }, "States"),
     el("thead", {}, el("tr", {}, ["State", "Result", "Changes", "Took"].map((head) => el("th", { scope: "col" }, head)))),
     el("tbody", {}, states.map((row) => {
       const [state, word] = result[String(row.result)] ?? ["pending", line(row.result, 20)];
       const mark = el("span", { class: "badge", "data-state": state }, word);
-      const changed = Object.keys(row.changes).length > 0 && el("pre", { tabindex: 0, role: "region", "aria-label": `Changes of ${row.id}` }, changesOf(row.changes));
+      const changed = Object.keys(row.changes).length > 0 && el("pre", { tabindex: 0, role: "region", "aria-label": `Changes of ${row.id} on ${minion}` }, changesOf(row.changes));
       const cells = [[el("strong", {}, line(row.id, 200)), el("br"), el("span", { class: "id" }, line(row.fun, 100)), row.result === false && el("p", {}, line(row.comment, 2000))], mark, changed, duration(row.seconds, true)];
       return el("tr", { "data-state": state }, cells.map((cell, index) => el("td", { "data-of": ["", "Result", "Changes", "Took"][index] || null }, cell)));
     })));
@@ -70,6 +70,6 @@ export class Output {
     if (this.minion !== about) return; // another one was chosen meanwhile
     this.trouble.show(error);
     const none = ["pending", "active"].includes(item.state) ? "It has not returned yet." : `There is no return: the minion is ${name(item.state)}.`;
-    replace(this.body, !error && (value?.return === null || value?.return === undefined ? el("p", {}, none) : returned(value.return, `The rest: salt-run batch.output ${this.jid} ${item.name}`)));
+    replace(this.body, !error && (value?.return === null || value?.return === undefined ? el("p", {}, none) : returned(item.name, value.return, `The rest: salt-run batch.output ${this.jid} ${item.name}`)));
   }
 }

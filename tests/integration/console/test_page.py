@@ -749,8 +749,8 @@ def furnish(api):
     row = {**job, "JID": JID, "Minions": 60, "Returned": 40, "Failed": 3, "Missing": 20}
     result = {
         f"web{n + 1:03}": {
-            "return": {"result": n % 9 != 0, "comment": "Service nginx is running"},
-            "retcode": int(n % 9 == 0),
+            "return": {"result": True, "comment": "Service nginx is running"} if n % 9 else APPLIED,
+            "retcode": 0 if n % 9 else 2,
         }
         for n in range(20)
     }
@@ -840,6 +840,8 @@ def test_every_view_can_be_read_in_any_light_and_width(page, api, looks):
             page.click("Show which minions match")
             page.wait_text("60 minions match")
         wrong += looks(view.split("/")[0] + ("-one" if "/" in view else ""))
+    page.go(f"jobs/{JID}")
+    page.wait_text("Unable to locate package nginx", ".results")
     page.go(f"batches/{JID}")
     page.click("web006", "tbody")
     page.wait_text("Unable to locate package nginx", ".output")
