@@ -71,7 +71,7 @@ def store_returns(opts, jid: str, minions, payload: int = PAYLOAD) -> None:
     """Store what the master's workers would store in the job cache: this is not measured."""
     store = store_of(opts)
     for minion in minions:
-        store.store(f"{records.RETURNS}/{jid}", minion, {"return": "x" * payload, "retcode": 0, "success": True}, False)
+        store.store(f"{records.RETURNS}/{jid}", minion, {"return": "x" * payload, "retcode": 0, "success": True})
 
 
 def log_returns(opts, events) -> None:
