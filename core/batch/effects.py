@@ -14,6 +14,7 @@ from typing import Any
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.live import Live
+from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
 from saltext.jobs.core.batch.plan import not_passed
 from saltext.jobs.core.batch.ports import Ports
@@ -192,11 +193,20 @@ class Effects:
         if waiting := said.applying if runs_states(live.batch.spec.fun) else frozenset():
             live.step(facts.Probed(running=tuple(sorted(waiting))))
             said = dataclasses.replace(said, running=said.running - waiting, idle=said.idle - waiting)
-        await self._tell_records(live, said)
-        live.step(facts.Recorded(tuple(sorted(said.answered)), tuple(sorted(said.silent))))
+        await self._store_kept(live, said)
+        live.step(
+            facts.Recorded(tuple(sorted(said.answered)), tuple(sorted(said.silent)), self._never(live.batch, said))
+        )
 
-    async def _tell_records(self, live: Live, said: Found) -> None:
-        spec, batch = live.batch.spec, live.batch
+    def _never(self, batch: Batch, said: Found) -> tuple[str, ...]:
+        """Return the minions whose records say that the job has not begun there."""
+        if batch.started is None or not once.is_recorded([batch.spec.fun], batch.spec.options):
+            return ()
+        age, known = self._ports.clock.now() - batch.started, said.idle & said.records.keys()
+        return tuple(sorted(minion for minion in known if said.records[minion].about(age) == "never"))
+
+    async def _store_kept(self, live: Live, said: Found) -> None:
+        spec = live.batch.spec
         try:
             others = [minion for minion, data in said.ran.items() if not once.is_return_of(spec.fun, data)]
             for minion in others:
@@ -207,13 +217,6 @@ class Effects:
         except JobCacheError as exc:
             log.info("Batch %s: returns that minions have kept cannot be stored: %s", live.jid, exc)
             live.step(facts.Probed(unasked=tuple(sorted(said.ran))))
-        if batch.started is None or not once.is_recorded([spec.fun], spec.options):
-            return
-        age = self._ports.clock.now() - batch.started
-        never = tuple(sorted(minion for minion in said.idle if minion in said.records))
-        never = tuple(minion for minion in never if said.records[minion].about(age) == "never")
-        if never:
-            live.step(facts.NeverBegun(never))
 
     async def _kill(self, live: Live, effect: facts.Kill) -> None:
         publisher = self._ports.publisher

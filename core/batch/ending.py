@@ -126,14 +126,12 @@ def probed(batch: BatchState, fact: facts.Probed, now: float) -> list[Effect]:
     return effects + ask
 
 
-def never_begun(batch: BatchState, fact: facts.NeverBegun, _now: float) -> list[Effect]:
-    """The records of minions say that they never began the job: believe that, unless they turn out to run it."""
-    batch.inflight.never_begun(fact.minions)
-    return []
-
-
 def recorded(batch: BatchState, fact: facts.Recorded, now: float) -> list[Effect]:
-    """Minions were asked for their records; silent ones are asked again, a few times."""
+    """
+    Minions were asked for their records. That the job has not begun is believed, unless they turn out to run it. Silent ones
+    are asked again, a few times.
+    """
+    batch.inflight.never_begun(fact.never)
     batch.inflight.recorded(fact.minions, now)
     batch.inflight.records_unknown(fact.silent, now)
     return []

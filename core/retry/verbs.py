@@ -6,7 +6,6 @@ It must never let a request overtake an earlier one: what an operator enqueues a
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -15,7 +14,6 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.service import Verb
 from saltext.jobs.core.errors import JobCacheError, NotYet, StateError
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Asker, Entry, Job
 from saltext.jobs.core.retry.ports import Ports
@@ -129,13 +127,11 @@ class Verbs:
         outside = [minion for minion in minions if minion not in read.missing and minion not in returned]
         if outside:
             raise ValueError(f"Job {jid} was not published to {', '.join(outside[:10])}")
-        if request.get("who"):  # of a batch that another user has taken over
-            job = dataclasses.replace(job, load={**job.load, WHO: request["who"]})
         owed = tuple(minion for minion in minions if minion in accepted and minion not in returned)
         if job.obstacle and named is None:
             raise ValueError(f"Job {jid} cannot be delivered: {job.obstacle}; name the minions")
         reason = str(request.get("reason") or "by an operator")
-        given = {"job": job, "minions": owed, "reason": reason, "is_new_load": bool(request.get("who"))}
+        given = {"job": job, "minions": owed, "reason": reason}
         return {**given, "named": named is not None, **_wish(request)}
 
 
