@@ -108,7 +108,7 @@ class Notes:
     def strike(self, jid: str, returned: Iterable[str], known: Iterable[str]) -> None:
         """Strike minions off the note about a job: they have returned it, or are known in another way."""
         note, gone = self.get(jid), set(returned)
-        self._strike(jid, note.begun & gone.union(known), note.killed.keys() & gone)
+        self._strike(jid, note.begun & gone.union(known), set())  # a kill counts though its return may be lost later
 
     def _strike(self, jid: str, begun: set[str], killed: set[str]) -> None:
         if not begun and not killed:

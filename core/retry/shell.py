@@ -149,7 +149,8 @@ class RetryShell:
         if gap:
             log.info("The job cache is searched for jobs, since the log may lack some: %s", gap)
             since = min(before.at, before.search, self._ports.clock.now() - MARGIN)
-            await self._search(since, logged=before.position is None)  # then the log is read from its end
+            # Then the log was, or is, read from its end.
+            await self._search(since, logged=before.position is None or before.search < math.inf)
         self._is_searched = True
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
