@@ -200,7 +200,7 @@ _TABLE = (
     (
         "a kill ends no job that a batch has handed over",
         "core/retry/reader.py",
-        "return _kills_of(record.ends, frozenset(record.minions), record.user, record.at, record.jid)",
+        "return _kills_of(record.ends, frozenset(record.minions), record.user, record.at)",
         "return ()",
         TOGETHER,
     ),
