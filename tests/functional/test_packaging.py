@@ -53,7 +53,7 @@ files = {}
 for kind, module in (name.split("/") for name in sys.argv[2:]):
     function = next(name for name in list(loaders[kind]) if name.partition(".")[0] == module)
     function = getattr(loaders[kind][function], "func", loaders[kind][function])
-    files[f"{kind}/{module}"] = function.__globals__["__file__"]
+    files[f"{kind}/{module}"] = sys.modules[function.__module__].__file__
 print(json.dumps(files))
 """
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import salt.client
 from saltfactories.utils import random_string
 
-from tests.faults import thaw
 from tests.integration.batch.conftest import batch_master, timeouts
-from tests.integration.faults import CountedJob, freeze_daemon, send_as
+from tests.integration.faults import CountedJob, send_as
 from tests.waiting import wait_for
 
 MINIONS = ("p1", "p2", "p3")
@@ -64,20 +62,6 @@ def test_returns_that_are_forged_or_lost_and_an_engine_that_is_killed_neither_hu
     wait_for(lambda: store.read(jid).finished, what="the batch has ended")
     assert outcomes(store, jid) == dict.fromkeys(MINIONS, "completed")
     assert (work.begun(), work.most_at_once()) == (len(MINIONS), 1)
-
-
-def test_a_minion_whose_job_an_operator_kills_is_killed(master, engine, begin, run, store):
-    engine.start()
-    jid, work, victim = begin()
-    frozen = freeze_daemon(master.fleet[victim])
-    try:
-        with salt.client.LocalClient(mopts=dict(master.config)) as client:
-            assert client.run_job(victim, "saltutil.kill_job", [jid], listen=False)
-        wait_for(lambda: work.begun() == 2, what="the next one has its turn")
-        assert outcomes(store, jid) == {victim: "killed"}
-    finally:
-        thaw(*frozen)
-    run("batch.stop", jid, "kill=True")
 
 
 def test_local_cache_shows_the_batch_s_own_target_too(engine, run):
