@@ -148,6 +148,13 @@ class Adversary(World):
         self.truth.returned_at.setdefault((name, jid), self.now)
         super().store_return(name, jid)
 
+    def forget_returns(self):
+        """A return that nothing keeps any more may come again, or never."""
+        gone = super().forget_returns()
+        for key in gone:
+            self.truth.returned_at.pop(key, None)
+        return gone
+
     def lose_log(self):
         super().lose_log()
         gone = self.forget_returns()

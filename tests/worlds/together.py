@@ -380,7 +380,7 @@ class Together(Both):
         for name, minion in self.minions.items():
             if not minion.up:
                 self.start(name)
-        for _ in range(20):
+        for _ in range(60):  # each of the jobs that a minion is owed may take 5,000 s
             self.do_resume()
             if self.run(1200.0, self._is_over):
                 break

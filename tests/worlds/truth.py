@@ -33,7 +33,7 @@ class Truth:
         self.ends_at = {}  # key -> when its time to live is over, at the earliest
         self.forged = set()  # keys of forged receipts
         self.claims = collections.Counter()  # key -> how often it was about to be published
-        self.returned_at = {}  # key -> when the job cache first had its return
+        self.returned_at = {}  # key -> when log or job cache first had its return, unless both lost it
         self.ended = set()  # keys of entries that have ended for a true reason
         self.unmatched = set()  # keys that did not match at some time
         self.was = collections.defaultdict(dict)  # "denied", "unsure", "keyless" -> {who: when that was so last}
