@@ -124,7 +124,7 @@ class RetryStore:
             for row in part:
                 snapshot = known[row.jid]
                 if snapshot is not None:
-                    yield _entry(sys.intern(row.minion), row.jid, row.body, snapshot), snapshot
+                    yield _entry(sys.intern(row.minion), sys.intern(row.jid), row.body, snapshot), snapshot
 
     def done(self, minion: str, jid: str) -> dict[str, Any] | None:
         """Return the record of an entry whose job has returned."""
