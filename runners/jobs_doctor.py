@@ -63,6 +63,9 @@ def run() -> dict[str, Any]:
         configured, work = _is_configured(part), _open_work(part)
         if not configured and not work:
             parts[part] = "not configured"
+            if __opts__.get(part):
+                finding = f"the master's configuration has `{part}:`, but `engines:` does not name it: add it there"
+                found.setdefault(finding, finding)
             continue
         told = _examined(part)
         well = told.get("engine", told.get("usable", False))

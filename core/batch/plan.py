@@ -121,7 +121,7 @@ def _size(part: str, batch: Any, total: int) -> int:
 
 
 def _malformed(batch: Any) -> str:
-    return f"batch is {batch!r}; accepted is a count ('10'), a percentage ('25%') or a ramp of both ('1,10%,50%')"
+    return f"batch is {batch!r}; accepted is a count ('10'), a percentage up to 100% ('25%') or a ramp of both ('1,10%,50%')"
 
 
 def failures_allowed(max_failures: Any, total: int) -> float | None:

@@ -51,7 +51,7 @@ Asks: TypeAlias = dict[tuple[str, str], bytes]
 def ask_of(batch: Batch, minions: Sequence[str]) -> Asks:
     """Return the request that the retry queue take minions over."""
     request: dict[str, Any] = {"do": "enqueue", "batch": True, "jid": batch.spec.jid, "minions": list(minions)}
-    request.update(reason="offline in a batch", wanted_at=batch.started)
+    request["reason"] = "away when its batch ended"
     return {(JOB_RETRY, requests.new_id()): salt.payload.dumps(request)}
 
 

@@ -243,8 +243,11 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
         text = f"{state} ({why}{longest})" if why else state
         page.names(f"{text}, {len(names):,}:", names, _MANY_LINES if state in BAD else _FEW_LINES)
     page.fold(ROWS)
-    failed = any(state in BAD for state, _ in alike)
-    page.next(*(("batch.failures JID", "batch.retry") if failed else ("batch.status JID",)), "jobs.lookup_jid")
+    bad = {state for state, _ in alike if state in BAD}
+    if bad == {"queued"}:
+        page.next("job_retry.list jid=JID", "jobs.lookup_jid")
+    else:
+        page.next(*(("batch.failures JID", "batch.retry") if bad else ("batch.status JID",)), "jobs.lookup_jid")
 
 
 def failures(found: Mapping[str, Any], page: Page) -> None:

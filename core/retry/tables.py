@@ -41,7 +41,7 @@ _ENTRIES = Table(
 def entries(found: Sequence[Row], page: Page) -> None:
     """Show ``job_retry.list``."""
     if not found:
-        page.line("There is no such entry in the queue.")
+        page.line("There is no such entry. A missed job is queued when its time is up.")
         page.next("job_retry.stats", "job_retry.doctor")
         return
     page.line(_ENTRIES.headline(found))

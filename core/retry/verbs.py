@@ -140,9 +140,8 @@ def _selected(request: Request) -> Given:
 
 
 def _wish(request: Request) -> Given:
-    # A request of a batch has no asker: the user of the batch is the job's user. It is wanted since the batch began, so a
-    # kill of the batch's job counts.
-    wanted_at = request.get("wanted_at") or request["asked_at"]
+    # A request of a batch has no asker: the user of the batch is the job's user. Each kill of the batch's job counts.
+    wanted_at = 0.0 if request.get("batch") else request["asked_at"]
     return {"asker": Asker.from_record(request.get("asker")), "wanted_at": wanted_at}
 
 

@@ -36,7 +36,7 @@ def faults(found):
 
 
 def test_of_what_is_not_configured_and_has_no_work_nothing_is_said(opts):
-    found = examined(opts)
+    found = examined(opts, job_retry=False)
     assert faults(found) == []
     assert found["parts"] == {
         "job_cache": "works",
@@ -66,6 +66,7 @@ def test_advice_comes_last_and_once_and_leaves_the_exit_status_at_zero(opts):
             "the master's configuration has 'job_recoder', which is no option: correct it to",
         ),
         ({"cache": "sqllite"}, "cache is 'sqllite': correct it to sqlite"),
+        ({}, "the master's configuration has `job_retry:`, but `engines:` does not name it"),
         ({"master_job_cache": "salt_cahce"}, "master_job_cache is 'salt_cahce': correct it to salt_cache"),
         ({"engines": [{BATCH_MANAGER: {}}]}, "batch_manager: no batch_manager engine runs"),
         (

@@ -67,7 +67,7 @@ def test_different_reasons_are_counted():
 
 def test_an_empty_queue_says_so():
     assert drawn(tables.entries, []) == [
-        "There is no such entry in the queue.",
+        "There is no such entry. A missed job is queued when its time is up.",
         "Next: salt-run job_retry.stats (or doctor)",
     ]
 
