@@ -161,7 +161,7 @@ def test_masters_that_work_as_one_have_one_recorder_that_goes_on_wherever_it_run
     last = Stage(tmp_path / "b", one.returner, opts={**shared, "id": "b"})
     one.returner.is_down = False
     assert last.until(lambda: last.returns == [(jid, "m1", "x"), (jid, "m2", "x")])
-    assert (last.figures["set_aside"], last.figures["dropped"]) == (1, 0)
+    assert last.until(lambda: (last.figures["set_aside"], last.figures["dropped"]) == (1, 0))
     last.close()
 
 
