@@ -86,12 +86,13 @@ class Fleet:
                 return
             getattr(self, kind)(*rest)
 
-    def question(self, jid, fun, minions, kept):
+    def question(self, jid, fun, minions):
         answers = {"saltutil.find_job": {}, "saltutil.find_cached_job": "enable cache_jobs", "saltutil.running": []}
         value = answers if isinstance(fun, list) else [] if fun == "saltutil.running" else True
         there = [minion for minion in minions if minion not in self.down]
-        if kept:
-            store(self.opts, self.log, jid, there, fun if isinstance(fun, str) else ",".join(fun), value)
+        for minion in there:  # only the log gets them
+            answer = {"fun": fun, "retcode": 0, "return": value}
+            self.log.append(return_of(jid, minion, answer, asked=True, listed=False))
         self.fire([self.ret(jid, fun, minion, value) for minion in there])
 
     def job(self, jid, fun, minions):
@@ -111,11 +112,11 @@ class Fleet:
         self.outbox.put(b"".join(salt.payload.dumps({"head": {}, "body": event}) for event in events))
 
 
-def store(opts, log, jid, minions, fun, value="done"):
+def store(opts, log, jid, minions, fun):
     """Put returns into the job cache and into the log, as salt_cache would with localfs, without its locks."""
     folder = pathlib.Path(opts["cachedir"]) / "jobs" / "returns" / jid
     folder.mkdir(parents=True, exist_ok=True)
-    data = salt.payload.dumps({"return": value, "retcode": 0, "success": True})
+    data = salt.payload.dumps({"return": "done", "retcode": 0, "success": True})
     for minion in minions:
         (folder / f"{minion}.p").write_bytes(data)
         log.append(return_of(jid, minion, {"fun": fun, "retcode": 0}, True))
@@ -147,10 +148,10 @@ class Publisher:
         self._jids += 1
         return str(self._jids)
 
-    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, kept=False, **_more):
+    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, **_more):
         self.publishes += 1
         self.times.append(time.monotonic())
-        self.fleet.put(("question", jid, fun, list(tgt), kept) if question else ("job", jid, fun, list(tgt)))
+        self.fleet.put(("question" if question else "job", jid, fun, list(tgt)))
         return frozenset(tgt)
 
 

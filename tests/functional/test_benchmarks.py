@@ -29,6 +29,7 @@ BENCHMARKS = [
     ("recorder --returns 50 --outage 1", ""),
     ("job_once --jobs 5", "a job that is refused"),
     ("salt_run --pairs 1", "memory"),
+    ("retry return --minions 5 --jobs 1 --within 1", "  whole"),
     ("retry missing --minions 5", "  only storing"),
     ("retry foreign", "an event"),
     ("retry forged --minions 50", "  each"),
