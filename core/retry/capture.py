@@ -135,12 +135,12 @@ class Capture:
             if job.at > -math.inf:  # else the signal was killed itself, and was carried out before
                 for kill in fact.kills:
                     self.kill(kill)
-        elif (fact.job is None or not self._wants(fact.job)) and self._notes.get(fact.jid).killed:
-            self._close(fact.jid)  # a batch may have asked for the job before it was killed
-        elif fact.job is None or not self._wants(fact.job):
-            self._drop(fact.jid)
-        else:
+        elif fact.job is not None and self._wants(fact.job):
             self._read(job, fact, fact.job)
+        elif self._notes.get(fact.jid).killed:
+            self._close(fact.jid)  # a batch may have asked for the job before it was killed
+        else:
+            self._drop(fact.jid)
 
     def _read(self, job: OpenJob, fact: facts.JobRead, read: Job) -> None:
         now = self._queue.now
