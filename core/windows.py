@@ -9,18 +9,15 @@ It has no clock: the time (in Unix seconds) and the zone are arguments. ``tz=Non
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import functools
 import math
 import os
 import re
 import zoneinfo
-from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
-_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_LONG = {name[:3]: name for name in ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")}
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _WINDOW = re.compile(
     r"(?:(?P<days>[a-z]+(?:\s*[,-]\s*[a-z]+)*)\s+)?(?P<opens>\S+?)\s*-\s*(?P<closes>\S+)", re.IGNORECASE
 )
@@ -33,31 +30,13 @@ _ACCEPTED = (
 _DAY = 24 * 60  # minutes
 #: Longest step in seconds when looking for a change: within it a zone's offset changes at most once.
 _STEP = 6 * 3600
-#: Seconds within which every window opens or closes: one that a change of the clocks skips is there the next week.
-_HORIZON = 22 * 86400
+
+#: A character for each minute of a week that begins on Monday at 00:00: ``_OPEN`` if a window is open, else ``_SHUT``.
+Week: TypeAlias = str
+_OPEN, _SHUT = "o", "."
 
 
-@dataclasses.dataclass(frozen=True)
-class Window:
-    """
-    A time of the week: on each of ``days`` (0 for Monday) from ``opens`` to ``closes``, in minutes after midnight.
-
-    If ``closes`` is not later than ``opens``, it is on the next day.
-    """
-
-    days: frozenset[int]
-    opens: int
-    closes: int
-
-    def includes(self, day: int, minute: int) -> bool:
-        """Tell whether the window is open at that minute of that day of the week."""
-        if self.opens < self.closes:
-            return day in self.days and self.opens <= minute < self.closes
-        return (day in self.days and minute >= self.opens) or ((day - 1) % 7 in self.days and minute < self.closes)
-
-
-@dataclasses.dataclass(frozen=True)
-class Period:
+class Period(NamedTuple):
     """A time, in Unix seconds, in which windows are open; ``closes`` is None if they never close."""
 
     opens: float
@@ -67,9 +46,10 @@ class Period:
 # -- reading what an operator wrote -----------------------------------------------------------------------------------
 
 
-def parse_windows(value: Any) -> tuple[Window, ...]:
+def parse_windows(value: Any) -> Week:
     """
-    Return the windows of a text such as ``Sat,Sun 02:00-05:00; Mon-Fri 22:00-04:00``, or of a list of such texts.
+    Return when the windows of a text such as ``Sat,Sun 02:00-05:00; Mon-Fri 22:00-04:00``, or of a list of such texts, are
+    open.
 
     Without days a window is daily. One that ends at or before its beginning ends on the next day.
 
@@ -78,18 +58,23 @@ def parse_windows(value: Any) -> tuple[Window, ...]:
     texts = value if isinstance(value, (list, tuple)) else [value]
     if not texts or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"window is {value!r}; {_ACCEPTED}")
-    return tuple(_window(part.strip()) for text in texts for part in text.split(";"))
+    return _week(";".join(texts))
 
 
 @functools.lru_cache(maxsize=256)  # each question about an opening parses the text again
-def _window(text: str) -> Window:
-    match = _WINDOW.fullmatch(text)
-    if not match:
-        raise ValueError(f"window is {text!r}; {_ACCEPTED}")
-    opens, closes = _minutes(match["opens"], text), _minutes(match["closes"], text)
-    if opens in (_DAY, closes):
-        raise ValueError(f"window {text!r} has no length; a whole day is '00:00-24:00'")
-    return Window(_days(match["days"], text), opens, closes)
+def _week(text: str) -> Week:
+    week = [_SHUT] * (7 * _DAY)
+    for window in map(str.strip, text.split(";")):
+        match = _WINDOW.fullmatch(window)
+        if not match:
+            raise ValueError(f"window is {window!r}; {_ACCEPTED}")
+        opens, closes = _minutes(match["opens"], window), _minutes(match["closes"], window)
+        if opens in (_DAY, closes):
+            raise ValueError(f"window {window!r} has no length; a whole day is '00:00-24:00'")
+        for day in _days(match["days"], window):
+            for minute in range(opens, closes if opens < closes else closes + _DAY):
+                week[(day * _DAY + minute) % len(week)] = _OPEN
+    return "".join(week)
 
 
 def _minutes(text: str, window: str) -> int:
@@ -99,22 +84,21 @@ def _minutes(text: str, window: str) -> int:
     return int(match[1]) * 60 + int(match[2])
 
 
-def _days(text: str | None, window: str) -> frozenset[int]:
-    if text is None:
-        return frozenset(range(7))
+def _days(text: str | None, window: str) -> set[int]:
+    """Return the days that a list of days and ranges names, 0 for Monday; all without one."""
     days: set[int] = set()
-    for part in text.split(","):
+    for part in (text or "mon-sun").split(","):
         first, dash, last = part.partition("-")
         begin = _day(first, window)
         length = (_day(last, window) - begin) % 7 if dash else 0
         days.update((begin + step) % 7 for step in range(length + 1))
-    return frozenset(days)
+    return days
 
 
 def _day(text: str, window: str) -> int:
-    name = text.strip().lower()
-    if name in _DAYS or _LONG.get(name[:3]) == name:
-        return _DAYS.index(name[:3])
+    for number, name in enumerate(_DAYS):
+        if text.strip().lower() in (name, name[:3]):
+            return number
     raise ValueError(f"{text.strip()!r} in window {window!r} is no day; accepted is Mon, Tue, Wed, Thu, Fri, Sat, Sun")
 
 
@@ -171,35 +155,25 @@ def own_zone() -> str:
 # -- when windows are open --------------------------------------------------------------------------------------------
 
 
-def is_open(windows: Iterable[Window], now: float, tz: datetime.tzinfo | None) -> bool:
-    """Tell whether at least one of some windows is open at a Unix time."""
-    wall = _clock(now, tz)
-    return any(window.includes(wall.weekday(), wall.hour * 60 + wall.minute) for window in windows)
+def is_open(week: Week, now: float, tz: datetime.tzinfo | None) -> bool:
+    """Tell whether a window is open at a Unix time."""
+    return week[_minute(_clock(now, tz))] == _OPEN
 
 
-def next_period(windows: Sequence[Window], after: float, tz: datetime.tzinfo | None) -> Period:
+def next_period(week: Week, after: float, tz: datetime.tzinfo | None) -> Period:
     """
     Return the next time in which windows are open without a break, or the present one.
 
     :param after: Unix time; if a window is open then, the period begins there.
     :param tz: the zone whose clock counts.
     """
-    opens: float | None = after
-    if not is_open(windows, after, tz):
-        opens = _next_change(windows, after, tz)
-    if opens is None:
-        raise ValueError(f"no window opens within {_HORIZON // 86400} days")  # not expected: each comes once a week
-    return Period(opens, _next_change(windows, opens, tz))
+    opens = after if is_open(week, after, tz) else _next_change(week, _OPEN, after, tz)
+    return Period(opens, _next_change(week, _SHUT, opens, tz) if _SHUT in week else None)
 
 
-def longest_break(windows: Sequence[Window]) -> float:
+def longest_break(week: Week) -> float:
     """Return the most seconds in a row without an open window, by a clock that is not put forward or back."""
-    week = [any(window.includes(day, minute) for window in windows) for day in range(7) for minute in range(_DAY)]
-    longest = since = 0
-    for is_there in week * 2:  # a break may span the end of the week
-        since = 0 if is_there else since + 1
-        longest = max(longest, since)
-    return 60.0 * longest
+    return 60.0 * max(map(len, (week * 2).split(_OPEN)))  # twice, since a break may span the end of the week
 
 
 def next_opening(start_at: float | None, window: str, timezone: str, now: float) -> Period:
@@ -212,33 +186,28 @@ def next_opening(start_at: float | None, window: str, timezone: str, now: float)
     :raises ValueError: when a window or a zone cannot be understood (any more).
     """
     after = max(now, start_at or now)
-    return (
-        next_period(parse_windows(window), after, find_zone(timezone) if timezone else None)
-        if window
-        else Period(after, None)
-    )
+    if not window:
+        return Period(after, None)
+    return next_period(parse_windows(window), after, find_zone(timezone) if timezone else None)
 
 
-def _next_change(windows: Sequence[Window], now: float, tz: datetime.tzinfo | None) -> float | None:
-    """Return the next Unix time at which windows open or close; None if they never do."""
-    before, at = is_open(windows, now, tz), math.floor(now)
-    end = at + _HORIZON
-    while at < end:
-        ahead = at + min(_to_boundary(windows, at, tz), _STEP)
+def _next_change(week: Week, to: str, now: float, tz: datetime.tzinfo | None) -> float:
+    """Return the next Unix time at which the windows are ``to``, which they are not now."""
+    at = math.floor(now)
+    while True:
+        wall = _clock(at, tz)
+        minute = _minute(wall)
+        ahead = at + min(((week * 2).index(to, minute) - minute) * 60 - wall.second, _STEP)
         if _offset(ahead, tz) != _offset(at, tz):
             ahead = _transition(at, ahead, tz)
-        if is_open(windows, ahead, tz) != before:
+        if week[_minute(_clock(ahead, tz))] == to:
             return float(ahead)
         at = ahead
-    return None
 
 
-def _to_boundary(windows: Sequence[Window], at: int, tz: datetime.tzinfo | None) -> int:
-    """Return the seconds, one or more, until the clock next shows a time at which a window opens or closes."""
-    wall = _clock(at, tz)
-    second = (wall.hour * 60 + wall.minute) * 60 + wall.second
-    boundaries = {minute * 60 for window in windows for minute in (window.opens, window.closes)}
-    return min((boundary - second - 1) % (_DAY * 60) + 1 for boundary in boundaries)
+def _minute(wall: datetime.datetime) -> int:
+    """Return what a clock shows as a minute of the week."""
+    return (wall.weekday() * 24 + wall.hour) * 60 + wall.minute
 
 
 def _clock(now: float, tz: datetime.tzinfo | None) -> datetime.datetime:
