@@ -224,8 +224,10 @@ class Connections:
 
     def _give_back(self, connection: Patient, is_whole: bool) -> None:
         is_idle = connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
-        if is_whole and is_idle and not self._is_over:
+        if is_whole and is_idle:
             self._idle.append(connection)
+            if self._is_over:
+                self.close()
         else:
             connection.close()
 

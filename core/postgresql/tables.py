@@ -187,11 +187,15 @@ def server_of(opts: Mapping[str, Any], is_site: bool) -> Connections:
     """
     path = pathlib.Path(opts["cachedir"], "saltext_jobs", "site") if is_site else None
     options = read_cache_options(opts)
-    if (options, path) not in _SERVERS:
-        while len(_SERVERS) >= _MOST_SERVERS:
-            _SERVERS.pop(next(iter(_SERVERS))).end()
-        _SERVERS[options, path] = Connections(options, lambda connection: _prepare(connection, path))
-    return _SERVERS[options, path]
+    found = _SERVERS.get((options, path))
+    if found is None:
+        # of several threads that are here at once, all get the first one's
+        made = Connections(options, lambda connection: _prepare(connection, path))
+        found = _SERVERS.setdefault((options, path), made)
+        for old in list(_SERVERS)[:-_MOST_SERVERS]:
+            if ended := _SERVERS.pop(old, None):
+                ended.end()
+    return found
 
 
 def cache_of(opts: Mapping[str, Any]) -> PostgresqlTables:
