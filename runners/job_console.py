@@ -20,6 +20,7 @@ __virtualname__ = "job_console"
 
 # Salt's loader brings these.
 __opts__: Mapping[str, Any]
+__salt__: Mapping[str, Any]
 
 #: The page's files are beside the runners, in an installed package as in a checkout.
 _FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "console")
@@ -56,6 +57,24 @@ def config(static_path: object = STATIC_PATH) -> str:
     if _is_others(api.get("static"), folder=_FOLDER):
         return "\n".join(_beside(api, path))
     return "\n".join(_alone(api, path))
+
+
+@runner.verb
+def choices() -> dict[str, list[str]]:
+    """
+    Return the names that complete what is typed into the console's form for a new batch.
+
+    :return: a dict with nodegroups, and sls: the states of the environment ``base``. States are named as for ``state.apply``.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run job_console.choices
+    """
+    files = __salt__["fileserver.file_list"]()
+    names = {file[:-4].removesuffix("/init").replace("/", ".") for file in files if file.endswith(".sls")}
+    return {"nodegroups": sorted(__opts__.get("nodegroups") or {}), "sls": sorted(names - {"top"})}
 
 
 def _static_path(value: object) -> str:

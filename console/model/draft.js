@@ -29,6 +29,26 @@ export function kept(found) {
   return Object.fromEntries(FIELDS.filter((name) => given[name] && typeof given[name] === "string").map((name) => [name, given[name]]));
 }
 
+/** What jobs of `job_cache.search` had under a name, such as Function; that of most jobs first. */
+export function used(jobs, name) {
+  const counts = new Map();
+  for (const job of jobs) {
+    if (job && typeof job[name] === "string") counts.set(job[name], (counts.get(job[name]) ?? 0) + 1);
+  }
+  return [...counts].sort(([, one], [, other]) => other - one).map(([value]) => value);
+}
+
+/** What completes the states in a text of comma-separated names: `web.con` by `web.config` and so on, at most `most`. */
+export function completions(typed, names, most = 8) {
+  const start = typed.split(/[\n,]/).at(-1).trim();
+  return names.filter((name) => name.startsWith(start) && name !== start).slice(0, most);
+}
+
+/** The text with the last name in it replaced. */
+export function completed(typed, name) {
+  return typed.replace(/[^\n,]*$/, name);
+}
+
 function text(value) {
   return value === null || value === undefined || value === 0 ? "" : String(value);
 }

@@ -4,11 +4,15 @@ import { warn } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { count, line, many, typed } from "../format.js";
 import { command } from "../model/batches.js";
-import { FIELDS, kept } from "../model/draft.js";
+import { FIELDS, completed, completions, kept, used } from "../model/draft.js";
 import { keepDraft, keptDraft } from "../session.js";
 import { Trouble, action, choice, field } from "./parts.js";
 
 const TYPES = ["glob", "list", "grain", "compound", "nodegroup", "pcre", "grain_pcre", "pillar", "pillar_pcre", "pillar_exact", "ipcidr", "range"].map((one) => [one, one]);
+/** Functions that run states: their first argument is completed. */
+const STATES = new Set(["state.apply", "state.sls", "state.show_sls", "state.test"]);
+/** Functions that are offered before any job has run. */
+const FUNCTIONS = ["state.apply", "test.ping", "test.version", "cmd.run", "pkg.upgrade", "pkg.list_upgrades", "service.restart", "service.status", "saltutil.refresh_pillar", "saltutil.sync_all"];
 /** Most minions that are shown by name. */
 const MOST = 500;
 
@@ -22,9 +26,9 @@ export class StartView {
     this.told = null;
     const text = (name, more = {}) => el("input", { name, spellcheck: "false", autocapitalize: "none", autocomplete: "off", ...more });
     this.inputs = {
-      tgt: text("tgt", { required: true, placeholder: "web*" }),
+      tgt: text("tgt", { required: true, placeholder: "web*", list: "targets" }),
       tgt_type: choice(TYPES),
-      fun: text("fun", { required: true, placeholder: "state.apply" }),
+      fun: text("fun", { required: true, placeholder: "state.apply", list: "functions" }),
       arg: el("textarea", { name: "arg", rows: 2, spellcheck: "false" }),
       kwarg: el("textarea", { name: "kwarg", rows: 2, spellcheck: "false" }),
       batch: text("batch", { placeholder: "10%" }),
@@ -40,6 +44,11 @@ export class StartView {
       presence: choice([["", "ping (default)"], ["none", "none"]]),
     };
     const { inputs } = this;
+    /** What completes the form: recent jobs, and the master's nodegroups and states. */
+    this.known = { jobs: [], nodegroups: [], sls: [] };
+    this.functions = el("datalist", { id: "functions" });
+    this.targets = el("datalist", { id: "targets" });
+    this.states = el("p", { class: "row", "aria-label": "States" });
     this.trouble = new Trouble();
     this.matched = el("div", { class: "matched", "aria-live": "polite" });
     /** The filled form as a link, to be kept as a bookmark or sent. */
@@ -51,10 +60,10 @@ export class StartView {
     const part = (title, ...fields) => el("fieldset", {}, el("legend", {}, title), el("div", { class: "fields" }, fields));
     this.node = el("form", { class: "start", onsubmit: (event) => event.preventDefault(), oninput: () => this.typing(), onchange: () => this.typing() },
       part("What",
-        field("fun", "Function", inputs.fun),
-        field("arg", "Arguments, one a line", inputs.arg, "Numbers, true, false, null, and lists and mappings in JSON keep their type; all else is text.")),
+        field("fun", "Function", inputs.fun), this.functions,
+        field("arg", "Arguments, one a line", inputs.arg, "Numbers, true, false, null, and lists and mappings in JSON keep their type; all else is text."), this.states),
       part("Where",
-        field("tgt", "Target", inputs.tgt),
+        field("tgt", "Target", inputs.tgt), this.targets,
         field("tgt_type", "Kind of target", inputs.tgt_type, "A list is written with commas.")),
       part("How fast, and when to stop",
         field("batch", "Minions at a time", inputs.batch, "A count (10), a percentage (25%) or a ramp (1,10%,50%)."),
@@ -76,6 +85,7 @@ export class StartView {
       el("div", { class: "whole" }, this.trouble.node, el("div", { class: "row actions" }, this.preview.node, this.start.node, el("button", { type: "button", onclick: () => this.clear() }, "Clear the form"), this.link), this.matched));
     this.fill(kept(asked ? Object.fromEntries(new URLSearchParams(asked)) : keptDraft()));
     this.relink();
+    this.complete();
   }
 
   fill(draft) {
@@ -104,6 +114,24 @@ export class StartView {
     keepDraft(this.draft());
     this.relink();
     this.forget();
+    this.complete();
+  }
+
+  /** Offer what completes the function, the target and the states. */
+  complete() {
+    const { fun, tgt_type: kind, arg } = this.inputs;
+    const offer = (list, names) => replace(list, names.map((name) => el("option", { value: name })));
+    const { jobs, nodegroups, sls } = this.known;
+    offer(this.functions, [...new Set([...used(jobs, "Function"), ...FUNCTIONS])]);
+    const same = jobs.filter((job) => job["Target-type"] === kind.value);
+    offer(this.targets, kind.value === "nodegroup" ? nodegroups : used(same, "Target"));
+    const found = STATES.has(fun.value.trim()) ? completions(arg.value, sls) : [];
+    this.states.hidden = !found.length;
+    replace(this.states, found.map((name) => el("button", { type: "button", class: "plain", onclick: () => {
+      arg.value = completed(arg.value, name);
+      this.typing();
+      arg.focus();
+    } }, name)));
   }
 
   /** The form as arguments of batch.start. */
@@ -180,8 +208,12 @@ export class StartView {
     if (started && started.jid) location.hash = to("batches", started.jid);
   }
 
-  load() {
-    return Promise.resolve();
+  /** Read what completes the form. A user who may not read it types without. */
+  async load() {
+    const [jobs, choices] = await Promise.all([this.app.read("job_cache.search", { limit: 200 }), this.app.read("job_console.choices", {})]);
+    const names = (found) => (Array.isArray(found) ? found.filter((name) => typeof name === "string") : []);
+    this.known = { jobs: jobs.value?.jobs ?? [], nodegroups: names(choices.value?.nodegroups), sls: names(choices.value?.sls) };
+    this.complete();
   }
 
   hear() {

@@ -19,8 +19,8 @@ def config(tmp_path):
     """job_console.config of a master with these options."""
     own = {"cachedir": str(tmp_path), "pki_dir": str(tmp_path), "extension_modules": str(tmp_path), "id": "m_master"}
 
-    def call(*args, **options):
-        return salt.loader.runner({**salt.config.DEFAULT_MASTER_OPTS, **own, **options})["job_console.config"](*args)
+    def call(*args, fun="config", **options):
+        return salt.loader.runner({**salt.config.DEFAULT_MASTER_OPTS, **own, **options})[f"job_console.{fun}"](*args)
 
     return call
 
@@ -67,3 +67,12 @@ def test_beside_another_page_the_console_goes_below_it(config, tmp_path):
 def test_a_path_that_would_not_work_is_refused(config, path):
     with pytest.raises(Refused, match="accepted is a path"):
         config(path)
+
+
+def test_nodegroups_and_states_complete_the_form(config, tmp_path):
+    (tmp_path / "srv/web").mkdir(parents=True)
+    for name in ("top.sls", "common.sls", "web/init.sls", "web/tls.sls", "web/tls.conf"):
+        (tmp_path / "srv" / name).touch()
+    files = {"file_roots": {"base": [str(tmp_path / "srv")]}, "fileserver_backend": ["roots"]}
+    found = config(fun="choices", nodegroups={"eu": "L@a,b", "canary": "a"}, **files)
+    assert found == {"nodegroups": ["canary", "eu"], "sls": ["common", "web", "web.tls"]}

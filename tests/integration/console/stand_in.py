@@ -51,6 +51,7 @@ class StandIn:
             "batch.failures": lambda **_: {"groups": []},
             "job_cache.outcome": lambda **_: {"groups": []},
             "job_cache.search": lambda **_: {"jobs": [], "next": None},
+            "job_console.choices": lambda: {"nodegroups": [], "sls": []},
             "jobs_doctor.run": lambda: {"parts": {"batch_manager": "works"}, "findings": [], "faults": 0},
             **{f"{name}.history": _nothing for name in ("batch", "job_retry", "job_recorder")},
         }

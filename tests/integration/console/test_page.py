@@ -369,6 +369,23 @@ def test_a_batch_is_started_only_as_it_was_shown(page, api):
     assert started == [job]
 
 
+def test_the_form_completes_functions_nodegroups_and_states(page, api):
+    api.runners["job_console.choices"] = lambda: {"nodegroups": ["canary"], "sls": ["common", "web", "web.tls"]}
+    job = {"JID": JID, "Function": "nginx.reload", "Target": "web*", "Target-type": "glob", "Arguments": []}
+    api.runners["job_cache.search"] = lambda **_: {"jobs": [job], "next": None}
+    page.enter(api.login(), "start")
+    offered = "return [...document.getElementById(arguments[0]).options].map((one) => one.value)"
+    wait_for(lambda: "nginx.reload" in page.chrome.execute_script(offered, "functions"), what="functions are offered")
+    assert page.chrome.execute_script(offered, "targets") == ["web*"]
+    page.choose("#tgt_type", "nodegroup")
+    assert page.chrome.execute_script(offered, "targets") == ["canary"]
+    page.fill("#fun", "state.apply")
+    page.fill("#arg", "common,we")
+    page.click("web.tls")
+    assert page.find("web.tls") is None
+    assert page.all("#arg")[0].get_attribute("value") == "common,web.tls"
+
+
 def test_a_kill_is_asked_about_once_and_says_what_it_will_do(page, api):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     stops = []

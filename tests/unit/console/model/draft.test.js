@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { draftOf, kept } from "../../../../console/model/draft.js";
+import { completed, completions, draftOf, kept, used } from "../../../../console/model/draft.js";
 
 test("a batch fills the form with its job, target and speed, but not its start time", () => {
   const options = { batch: "1,10%", max_failures: 0, by: null, window: "Sat", start_at: 5, max_runtime: 0, offline: "fail", check: "approve", approve_by: ["anna", "%ops"] };
@@ -18,4 +18,17 @@ test("a batch with missing data fills what it can", () => {
 test("only the parts of a kept draft that fit the form are used", () => {
   assert.deepEqual(kept({ tgt: "*", fun: 5, other: "x", arg: null }), { tgt: "*" });
   for (const nothing of [null, 5, "x", undefined]) assert.deepEqual(kept(nothing), {});
+});
+
+test("functions of recent jobs are offered, those used most first", () => {
+  const jobs = [{ Function: "test.ping" }, { Function: "state.apply" }, { Function: "state.apply" }, { Function: 5 }, null];
+  assert.deepEqual(used(jobs, "Function"), ["state.apply", "test.ping"]);
+});
+
+test("the last of several states is completed", () => {
+  const names = ["common", "web", "web.tls", "web.vhosts"];
+  assert.deepEqual(completions("common,web", names), ["web.tls", "web.vhosts"]);
+  assert.deepEqual(completions("", names, 2), ["common", "web"]);
+  assert.equal(completed("common,we", "web.tls"), "common,web.tls");
+  assert.equal(completed("test\nwe", "web"), "test\nweb");
 });
