@@ -64,7 +64,7 @@ def choices() -> dict[str, list[str]]:
     """
     Return the names that complete what is typed into the console's form for a new batch.
 
-    :return: a dict with nodegroups, and sls: the states of the environment ``base``. States are named as for ``state.apply``.
+    :return: a dict with nodegroups and sls: the states of the environment ``base``, named as for ``state.apply``.
 
     CLI Example:
 
