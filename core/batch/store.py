@@ -159,7 +159,7 @@ class BatchStore:
 
     def write_native(self, jid: str, state: Mapping[str, Any]) -> None:
         """Replace a job's ``.batch.p``. :raises OSError:"""
-        files.write_msgpack(self.native_path(jid), dict(state))
+        files.write_atomic(self.native_path(jid), salt.payload.dumps(dict(state)))
 
     def show_to_salt(self, spec: Spec, created: float) -> None:
         """

@@ -1,1 +1,1 @@
-"""All that touches the disk directly: private files, the lock of an engine, localfs banks."""
+"""All that touches the disk directly: private files, the lock of an engine."""

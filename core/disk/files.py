@@ -1,9 +1,9 @@
 """
-Files of the master's user that are replaced as a whole, and locks. All are private, and replaced atomically.
+Files that are replaced as a whole, folders and locks.
 
-Files that are appended to have modules of their own. What root makes in a directory belongs to that directory's owner:
-the master may run as another user, and must be able to read and replace the file. That user may have put a link there. So
-root must never follow a link, nor give away a file that it has not made.
+What root makes in a directory belongs to that directory's owner: the master may run as another user, and must be able to
+read and replace the file. That user may have put a link there. So root must never follow a link, nor give away a file that
+it has not made.
 """
 
 from __future__ import annotations
@@ -12,66 +12,93 @@ import contextlib
 import errno
 import fcntl
 import os
-import pathlib
 import stat
-import tempfile
+import threading
 import time
 from typing import Any
 
-import salt.payload
-
+from saltext.jobs.core.disk import stored
 from saltext.jobs.core.errors import StateError
 
 #: How often a lock is tried while others only look at it, and seconds between two tries.
 _TRIES, _PAUSE = 100, 0.001
+#: Tries to make a draft: another process may remove the directory along with the last file in it.
+_DRAFTS = 10
+
+Path = str | os.PathLike[str]
 
 
-def private_dir(path: pathlib.Path) -> None:
-    """Make a directory, with its parents, that only its owner may enter. :raises OSError:"""
-    missing = []
-    while not path.exists():
-        missing.append(path)
-        path = path.parent
+def make_folder(folder: Path, mode: int = 0o700) -> None:
+    """
+    Make a directory, and those above it that are missing.
+
+    :param mode: its permissions, which the umask narrows; by default only its owner may enter it.
+    :raises OSError:
+    """
+    missing, folder = [], os.fspath(folder)
+    while folder and not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
     for folder in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            os.mkdir(folder, mode)
             if os.geteuid() == 0:
                 handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
                 try:
-                    _give_to_owner_of(folder.parent, handle)
+                    give(handle, os.path.dirname(folder))
                 finally:
                     os.close(handle)
 
 
-def _give_to_owner_of(folder: pathlib.Path, handle: int) -> None:
+def give(handle: int, folder: str) -> None:
+    """Give an open file, which this process has just made in ``folder``, to the owner of ``folder`` if this is root."""
     if os.geteuid() == 0:
-        owner = folder.stat()
-        os.fchown(handle, owner.st_uid, owner.st_gid)
+        owner = os.stat(folder)
+        if owner.st_uid != 0:
+            os.fchown(handle, owner.st_uid, owner.st_gid)
 
 
-def write_atomic(path: pathlib.Path, data: bytes, mode: int = 0o600) -> None:
+def write_atomic(path: Path, data: bytes, mode: int = 0o600, folder_mode: int = 0o700, by_umask: bool = False) -> None:
     """
-    Replace a file: a reader sees the old content or the new one. Only its owner may read it.
+    Replace a file: a reader sees the old content or the new one.
 
-    :param mode: other permissions, for what others are meant to read.
+    :param mode: its permissions; ``folder_mode``: those of directories that are missing.
+    :param by_umask: whether the umask narrows ``mode`` too.
     :raises OSError: the old content stays.
     """
-    private_dir(path.parent)
+    path = os.fspath(path)
+    folder = os.path.dirname(path)
     # Its name begins with a dot, which identifies files that a crash has left.
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    draft = f"{folder}/.{os.getpid()}-{threading.get_ident()}"
+    handle = _new_file(folder, draft, mode, folder_mode)
     try:
-        with os.fdopen(handle, "wb") as stream:
-            _give_to_owner_of(path.parent, handle)
-            stream.write(data)
+        give(handle, folder)
+        left = memoryview(data)
+        while left:
+            left = left[os.write(handle, left) :]
+        if not by_umask:
             os.fchmod(handle, mode)
-        os.replace(temporary, path)
+        os.rename(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)
+            os.unlink(draft)
         raise
+    finally:
+        os.close(handle)
 
 
-def read_msgpack(path: pathlib.Path) -> Any:
+def _new_file(folder: str, path: str, mode: int, folder_mode: int) -> int:
+    for _ in range(_DRAFTS):
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        except FileNotFoundError:
+            make_folder(folder, folder_mode)
+        except FileExistsError:  # left by a process that was killed, with the same number
+            os.unlink(path)
+    raise FileNotFoundError(errno.ENOENT, "The directory is removed again and again", folder)
+
+
+def read_msgpack(path: Path) -> Any:
     """
     Return the content of a msgpack file, or None if there is no file.
 
@@ -79,40 +106,39 @@ def read_msgpack(path: pathlib.Path) -> Any:
     :raises OSError: when it cannot be read at this moment; it may be whole.
     """
     try:
-        return salt.payload.loads(path.read_bytes())
+        with open(path, "rb") as stream:
+            data = stream.read()
     except FileNotFoundError:
         return None
-    except OSError:
-        raise
+    try:
+        return stored.loads(data)
     except Exception as exc:  # Salt and msgpack raise many kinds for a broken file.
         raise StateError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
 
 
-def write_msgpack(path: pathlib.Path, value: Any) -> None:
-    """Replace a file by the msgpack form of ``value``. :raises OSError: as ``write_atomic``."""
-    write_atomic(path, salt.payload.dumps(value))
-
-
-def open_lock(path: pathlib.Path) -> int:
+def open_lock(path: Path) -> int:
     """
     Open a lock file, which is made if it is missing, and return its descriptor.
 
     :raises StateError: when there is something else in its place. :raises OSError:
     """
-    private_dir(path.parent)
+    path = os.fspath(path)
+    folder, flags = os.path.dirname(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            handle = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            make_folder(folder)
+            handle = os.open(path, flags, 0o600)
     except OSError as exc:
         if exc.errno == errno.ELOOP:
-            raise StateError(
-                f"{path} is a symbolic link, which this extension never makes: find out who did, and remove it"
-            ) from exc
+            raise StateError(f"{path} is a link, which this extension never makes: remove it") from exc
         raise
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
         os.close(handle)
         raise StateError(f"{path} is not a plain file with a single name: remove it")
-    _give_to_owner_of(path.parent, handle)
+    give(handle, folder)
     return handle
 
 
@@ -126,9 +152,6 @@ def hold(handle: int) -> bool:
     for _ in range(_TRIES):
         if _flock(handle, fcntl.LOCK_EX):
             return True
-        if not _flock(handle, fcntl.LOCK_SH):
-            return False
-        fcntl.flock(handle, fcntl.LOCK_UN)
         time.sleep(_PAUSE)
     return False
 
@@ -141,7 +164,7 @@ def _flock(handle: int, how: int) -> bool:
     return True
 
 
-def is_held(path: pathlib.Path) -> bool:
+def is_held(path: Path) -> bool:
     """Tell whether a process holds the lock file. Any number of processes can look at once."""
     if not os.path.lexists(path):
         return False

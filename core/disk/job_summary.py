@@ -12,7 +12,7 @@ import msgpack
 import salt.payload
 import salt.utils.jid
 
-from saltext.jobs.core.disk import packed
+from saltext.jobs.core.disk import stored
 from saltext.jobs.core.returned import retcode_of
 
 #: Matches jids whose time Salt shows. With ``unique_jid`` the number of a process follows.
@@ -92,7 +92,7 @@ def decoded(values: Sequence[bytes | None]) -> list[Any]:
     """Decode what is shown of jobs; None for a damaged one. One call for all: a call costs more than most values."""
     some = [value for value in values if value is not None]
     try:
-        found = packed.loads(msgpack.Packer().pack_array_header(len(some)) + b"".join(some))
+        found = stored.loads(msgpack.Packer().pack_array_header(len(some)) + b"".join(some))
         if not set(map(type, found)) <= {list} or not set(map(len, found)) <= _LENGTHS:
             raise ValueError("one of them is nothing that is shown of a job")
     except Exception:  # msgpack raises many kinds for a broken value

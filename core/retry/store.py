@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, TypeVar
 import salt.payload
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk import packed
+from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
@@ -197,7 +197,7 @@ def _packed(record: Mapping[str, Any]) -> bytes:
 def _read(body: bytes | None, make: Callable[[Any], T]) -> T:
     """Return what ``make`` builds from a record. :raises ValueError: if it is unusable."""
     try:
-        return make(packed.loads(bytes(body or b"")))
+        return make(stored.loads(bytes(body or b"")))
     except Exception as exc:  # msgpack raises many kinds
         raise ValueError(f"{type(exc).__name__}: {exc}") from exc
 

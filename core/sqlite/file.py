@@ -11,14 +11,12 @@ import contextlib
 import fcntl
 import glob
 import os
-import pathlib
 import sqlite3
 import time
 from collections.abc import Iterator
 
 from saltext.jobs.core import formats, lines
-from saltext.jobs.core.disk.files import private_dir
-from saltext.jobs.core.disk.local_banks import owner_for_root
+from saltext.jobs.core.disk.files import give, make_folder
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.sqlite import schema
 
@@ -167,11 +165,9 @@ class DatabaseFile:
     def new_file(self, path: str) -> int:
         """Make an empty private file and return its descriptor."""
         folder = os.path.dirname(path)
-        private_dir(pathlib.Path(folder))
-        owner = owner_for_root(folder)
+        make_folder(folder)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        if owner:
-            os.fchown(handle, *owner)
+        give(handle, folder)
         return handle
 
     @contextlib.contextmanager

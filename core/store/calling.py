@@ -36,6 +36,8 @@ _AWAY = frozenset(
 _WAITS = {f"mysql.{what}_timeout": 3 for what in ("connect", "read", "write")} | {"etcd.read_timeout": 1}
 _MYSQL_AWAY = frozenset((0, 1040, 1053, 2002, 2003, 2006, 2013, 2055))
 
+#: What an error says for functions whose names are no verbs.
+_WORDS = {"contains": "look for", "updated": "look for", "names": "list"}
 _DAMAGE = frozenset(("UnpackException", "OutOfData", "StackError", "FormatError", "ExtraData"))
 
 # One lock per process id: if another thread holds a lock during a fork, it is never released in the child.
@@ -99,8 +101,10 @@ class Calls:
 
     def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
         """Return the error that says that ``name`` failed: an Outage, Undecodable, or another SaltCacheError."""
-        kind = Outage if _is_outage(exc) else Undecodable if name == "fetch" and _is_damage(exc) else SaltCacheError
-        return kind(f"Cache driver {self.name} could not {name} bank={bank!r} key={key!r}: {_reason(exc)}")
+        is_damaged = name in ("fetch", "read") and _is_damage(exc)
+        kind = Outage if _is_outage(exc) else Undecodable if is_damaged else SaltCacheError
+        word = _WORDS.get(name, name)
+        return kind(f"Cache driver {self.name} could not {word} bank={bank!r} key={key!r}: {_reason(exc)}")
 
     def _open(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         """Load the driver: once, and again after it failed."""

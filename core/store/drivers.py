@@ -19,7 +19,6 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import LOADS
 from saltext.jobs.core.disk.job_summary import JobTally
-from saltext.jobs.core.disk.local_banks import LocalBanks
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.store.calling import Calls, Outage, Undecodable
 
@@ -65,8 +64,7 @@ class Driver(Calls):
 
     def updated(self, bank: str, key: str) -> float | None:
         """Return the Unix time of the last write; None if there is no value or the driver cannot tell."""
-        # localfs of Salt logs a warning for each key that is not there.
-        found: float | None = self._call("updated", bank, key) if self.contains(bank, key) else None
+        found: float | None = self._call("updated", bank, key)
         return found
 
     def store(self, bank: str, key: str, value: Any) -> None:
@@ -221,36 +219,6 @@ class Driver(Calls):
         :param of_banks: whether to return the names of the banks in the bank, in place of its keys.
         """
         return [key for key in (self.banks if of_banks else self.keys)(bank) if not low <= key <= high]
-
-
-class Local(Driver):
-    """
-    The six functions over the files of localfs, by ``core/disk/local_banks.py``. Those of Salt take 0.4 ms to write a value,
-    list half-written files as keys, and before Salt 3008 cut names that end in ``p``.
-    """
-
-    lists_banks = True
-
-    def __init__(self, opts: Mapping[str, Any]) -> None:
-        super().__init__(opts)
-        self.folder = opts["cachedir"]
-        self._files = LocalBanks(opts["cachedir"])
-
-    def banks(self, bank: str) -> list[str]:
-        names: list[str] = self._call("names", bank)
-        return names
-
-    def _read(self, bank: str, key: str) -> Any:
-        try:
-            return self._call("fetch", bank, key, ABSENT)
-        except Undecodable as exc:
-            return exc
-
-    def _call(self, name: str, bank: str, *args: Any) -> Any:
-        try:
-            return getattr(self._files, name)(bank, *args)
-        except Exception as exc:  # msgpack raises many kinds for a broken file
-            raise self.error(name, bank, args[0] if args else None, exc) from exc
 
 
 class Mmap(Driver):

@@ -21,9 +21,9 @@ import salt.payload
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.disk.local_banks import make_folder, owner_for_root
+from saltext.jobs.core.disk.files import open_lock
 from saltext.jobs.core.disk.surroundings import is_full
-from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.ledger.site import Site
 from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.options import read_settings
@@ -32,8 +32,9 @@ from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.site import FileSite, LogWriter, site_of
 from saltext.jobs.core.sqlite import OPTIONS as SQLITE
 from saltext.jobs.core.store.calling import loading
-from saltext.jobs.core.store.drivers import Driver, Local, Mmap
+from saltext.jobs.core.store.drivers import Driver, Mmap
 from saltext.jobs.core.store.keys import Keys, are_plain, plain
+from saltext.jobs.core.store.local import Local
 from saltext.jobs.core.store.tabled import Postgresql, Sqlite, Tabled
 
 log = lines.logger(__name__)
@@ -273,8 +274,6 @@ FILES = 64  # a fixed number, so that files never pile up
 #: The file of the names that were taken last, how many it holds, and the bytes of each.
 _TAKEN, _LAST, _NAME_BYTES = "taken", 64, 64
 
-_OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-
 
 class Locks:
     """
@@ -286,7 +285,6 @@ class Locks:
 
     def __init__(self, cachedir: str) -> None:
         self._folder = os.path.join(cachedir, "salt_cache.locks")
-        self._owner = owner_for_root(cachedir)
 
     @contextlib.contextmanager
     def hold(self, *names: str) -> Iterator[None]:
@@ -308,40 +306,23 @@ class Locks:
                     return False
                 os.pwrite(handle, (wanted + known)[: _LAST * _NAME_BYTES], 0)
             except OSError as exc:
-                raise SaltCacheError(f"{self._path(_TAKEN)} cannot be written: {exc}") from exc
+                raise SaltCacheError(f"{self._folder}/{_TAKEN} cannot be written: {exc}") from exc
         return True
 
     @contextlib.contextmanager
     def _held(self, name: str) -> Iterator[int]:
-        handle = self._file(name)
+        path, handle = f"{self._folder}/{name}", -1
         try:
             try:
+                handle = open_lock(path)
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            except OSError as exc:  # as on a network file system without locks
-                raise SaltCacheError(f"Job cache lock {self._path(name)} cannot be held: {exc}") from exc
+            except (StateError, OSError) as exc:  # as on a network file system without locks
+                raise SaltCacheError(f"Job cache lock {path} cannot be held: {exc}") from exc
             try:
                 yield handle
             finally:
                 # Closing is not enough: a child process that was forked meanwhile has the file open too.
                 fcntl.flock(handle, fcntl.LOCK_UN)
         finally:
-            os.close(handle)
-
-    def _path(self, name: str) -> str:
-        return os.path.join(self._folder, name)
-
-    def _file(self, name: str) -> int:
-        path = self._path(name)
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                return os.open(path, _OPEN)
-            make_folder(self._folder, self._owner)
-            try:
-                handle = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
-            except FileExistsError:
-                return os.open(path, _OPEN)
-            if self._owner:
-                os.fchown(handle, *self._owner)
-            return handle
-        except OSError as exc:
-            raise SaltCacheError(f"Job cache lock {path} cannot be opened: {exc}") from exc
+            if handle >= 0:
+                os.close(handle)

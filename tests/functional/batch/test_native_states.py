@@ -7,6 +7,7 @@ import pathlib
 
 import pytest
 import salt.config
+import salt.payload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -61,8 +62,8 @@ def show_all(opts):
 def write(opts, jid, state):
     path = BatchStore(opts).native_path(jid)
     os.makedirs(path.parent, exist_ok=True)
-    files.write_msgpack(path, state)
-    files.write_msgpack(pathlib.Path(opts["cachedir"], "batch_active.p"), [jid])
+    files.write_atomic(path, salt.payload.dumps(state))
+    files.write_atomic(pathlib.Path(opts["cachedir"], "batch_active.p"), salt.payload.dumps([jid]))
 
 
 def test_a_state_that_names_another_job_is_shown_nowhere(opts):

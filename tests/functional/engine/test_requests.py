@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+import salt.payload
 from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core.disk import files
@@ -171,7 +172,7 @@ def test_answers_that_were_never_fetched_are_swept_away(opts, inbox):
 
 def test_files_and_folders_are_private(tmp_path):
     path = tmp_path / "one" / "two" / "file"
-    files.write_msgpack(path, {"a": 1})
+    files.write_atomic(path, salt.payload.dumps({"a": 1}))
     assert files.read_msgpack(path) == {"a": 1}
     for private in (path, path.parent, path.parent.parent):
         assert private.stat().st_mode & 0o077 == 0
@@ -181,7 +182,7 @@ def test_files_and_folders_are_private(tmp_path):
 def test_files_that_root_writes_belong_to_the_user_that_the_master_runs_as(tmp_path):
     os.chown(tmp_path, 12345, 12345)
     path = tmp_path / "one" / "file"
-    files.write_msgpack(path, 1)
+    files.write_atomic(path, salt.payload.dumps(1))
     with single_holder(tmp_path / "one" / "lock"):
         pass
     for owned in (path, path.parent, path.parent / "lock"):
@@ -211,7 +212,7 @@ def test_root_writes_no_file_through_a_link(tmp_path):
     folder.mkdir()
     os.chown(folder, 12345, 12345)
     (folder / "file").symlink_to(victim)
-    files.write_msgpack(folder / "file", 1)
+    files.write_atomic(folder / "file", salt.payload.dumps(1))
     assert (victim.stat().st_uid, victim.read_text()) == (0, "root's own")
     assert not (folder / "file").is_symlink()
     assert (folder / "file").stat().st_uid == 12345
