@@ -20,7 +20,6 @@ from saltext.jobs.core.batch.plan import not_passed
 from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import announcement
-from saltext.jobs.core.engine.answers import Collected
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.functions import runs_states
@@ -34,8 +33,6 @@ log = lines.logger(__name__)
 
 #: Shortest pause in seconds between two progress events of a batch.
 PROGRESS_PAUSE = 1.0
-#: Seconds for which answers to a question are gathered into one fact.
-GATHER = 0.2
 #: Seconds before something that failed is tried again, such as a look into the job cache.
 RETRY_PAUSE = 5.0
 #: Most minions that the reason of a failed check names.
@@ -93,20 +90,17 @@ class Effects:
     # -- minions ------------------------------------------------------------------------------------------------------
 
     async def _ping(self, live: Live, effect: facts.Ping) -> None:
-        answers = Collected(self._ports.loop, GATHER, lambda found: live.step(facts.Seen(tuple(found))))
+        def told(answers: Collection[str]) -> None:
+            live.step(facts.Seen(tuple(sorted(answers))))
+
         try:
-            await self._ports.questions.ping(
-                list(effect.minions),
-                "list",
-                live.batch.spec.gather_job_timeout,
-                told=lambda minion, _: answers.add(minion, True),
-            )
+            await self._ports.questions.ping(effect.minions, live.batch.spec.gather_job_timeout, told)
         except NoMinionMatched:
             pass
         except (PublishFailed, JobCacheError) as exc:
             live.step(facts.PingFailed(str(exc)))
             return
-        live.step(facts.Pinged(tuple(sorted(answers.rest()))))
+        live.step(facts.Pinged())
 
     async def _publish(self, live: Live, effect: facts.Publish) -> None:
         spec = live.batch.spec
@@ -159,10 +153,12 @@ class Effects:
         await self._ports.cache_worker.call(self._ports.cache.keep_load, spec.jid, load, spec.minions, is_new)
 
     async def _probe(self, live: Live, effect: facts.Probe) -> None:
+        def told(said: Found) -> None:
+            live.step(facts.Probed(tuple(sorted(said.running)), tuple(sorted(said.idle))))
+
         minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
-        answers = Collected(self._ports.loop, GATHER, lambda found: live.step(_probed(found)))
         try:
-            said = await self._ports.questions.find_job(live.jid, minions, timeout, told=answers.add)
+            said = await self._ports.questions.find_job(live.jid, minions, timeout, told=told, records=False)
         except NoMinionMatched:
             live.step(facts.Probed(silent=minions))
             return
@@ -170,8 +166,7 @@ class Effects:
             log.warning("Batch %s: %d minions could not be asked: %s", live.jid, len(minions), exc)
             live.step(facts.Probed(unasked=minions))
             return
-        silent = tuple(minion for minion in minions if minion in said.silent)
-        live.step(dataclasses.replace(_probed(answers.rest()), silent=silent))
+        live.step(facts.Probed(silent=tuple(minion for minion in minions if minion in said.silent)))
 
     async def _ask_records(self, live: Live, effect: facts.AskRecords) -> None:
         def told(said: Found) -> None:
@@ -180,7 +175,7 @@ class Effects:
 
         minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
         try:
-            said = await self._ports.questions.find_either(live.jid, minions, timeout, told=told, doubted=minions)
+            said = await self._ports.questions.find_job(live.jid, minions, timeout, told=told, doubted=minions)
         except (NoMinionMatched, PublishFailed, JobCacheError) as exc:
             log.info("Batch %s: what %d minions have on record is not known: %s", live.jid, len(minions), exc)
             live.step(facts.Probed(unasked=minions))
@@ -354,13 +349,6 @@ def _reason(minion: str, given: Mapping[str, Any], failed: Mapping[str, int], ti
     if minion not in given:
         return f"no answer within {timeout:g} s"
     return not_passed(given[minion], failed.get(minion, 0))
-
-
-def _probed(answers: Mapping[str, bool]) -> facts.Probed:
-    return facts.Probed(
-        running=tuple(minion for minion, runs in answers.items() if runs),
-        idle=tuple(minion for minion, runs in answers.items() if not runs),
-    )
 
 
 #: Effects that ``perform`` calls directly, and effects that it spawns as coroutines.

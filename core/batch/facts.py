@@ -27,9 +27,7 @@ class Seen(Fact):
 
 @dataclasses.dataclass(frozen=True)
 class Pinged(Fact):
-    """A presence ping is over; ``answered`` are the minions that answered and are not yet reported as Seen."""
-
-    answered: tuple[str, ...] = ()
+    """A presence ping is over; the minions that have answered were reported as Seen."""
 
 
 @dataclasses.dataclass(frozen=True)

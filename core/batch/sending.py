@@ -30,10 +30,9 @@ def seen(batch: BatchState, fact: facts.Seen, _now: float) -> list[Effect]:
     return []
 
 
-def pinged(batch: BatchState, fact: facts.Pinged, now: float) -> list[Effect]:
+def pinged(batch: BatchState, _fact: facts.Pinged, now: float) -> list[Effect]:
     """A ping is over: leave out the minions that have been pinged often enough."""
     first, batch.pace.failures = batch.presence.first_ping, 0
-    seen(batch, facts.Seen(fact.answered), now)
     absent = batch.presence.ping_over(now)
     if first:
         batch.order_pending()

@@ -145,14 +145,6 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
     }
 
 
-def by_function(functions: Iterable[str], answer: Any) -> Any:
-    """
-    Return a minion's answer to a question of several functions as ``{function: return}``. With ``multifunc_ordered`` it is a
-    list in the order of the functions. Anything else is returned as it is.
-    """
-    return dict(zip(functions, answer, strict=False)) if isinstance(answer, (list, tuple)) else answer
-
-
 def _answers(returns: Any) -> dict[str, Any]:
     """Return ``{minion: answer}`` for the minions that have answered, from what Salt's client returned."""
     given = {minion: full for minion, full in (returns or {}).items() if isinstance(full, Mapping)}

@@ -1,30 +1,63 @@
 """
 Questions to minions and their answers: who is there, who runs a job, who has run it.
 
-Each question is one publish under a fresh jid (a minion ignores a jid that it has seen). Its answers are in the log, and an
-event only says that one is on its way (``asking.py``). This module must never guess: the silence of a minion proves nothing.
+Each question is one publish under a fresh jid (a minion ignores a jid that it has seen). An answer counts once the log has
+it, under the name of its authenticated sender; the bus only says that it is on its way. This module must never guess: the
+silence of a minion proves nothing. While the master has a backlog of messages, a minion without an answer does not count as
+silent.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from saltext.jobs.core import lines
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import once
-from saltext.jobs.core.master.asking import Answers, HandedOn, Question, Told
 from saltext.jobs.core.master.publisher import Publisher
 
 log = lines.logger(__name__)
 
+#: Gets ``{minion: return}`` of answers that count from now on. Each answer is told once.
+Told = Callable[[Mapping[str, Any]], object]
+#: Seconds for which answers on the bus are gathered. Those in the log are told together as they are read.
+_GATHERED = 0.1
 #: After its timeout a ping takes late answers for this many further timeouts: a slow minion is there too.
 _LINGER = 3.0
-#: The key of the records in answers of minions with the executor ``job_once``.
-_RECORDED = "saltutil.find_cached_job"
+#: Seconds before each of the last looks for answers that were announced on the bus.
+_LAST_LOOKS = (0.0, 0.3, 2.0)
+#: A busy master forwards messages roughly in order. It has forwarded all answers to a question once no reply to it, or to
+#: anything earlier, has come for the question's timeout, raised to LEAST_QUIET or cut to QUIET seconds: it may pause for
+#: seconds. Minions can send replies late on purpose, so the longest time of a question is a multiple of its regular time.
+LEAST_QUIET, QUIET, LONGEST = 2.0, 10.0, 6.0
+#: Seconds by which what is known of the time of one publish differs.
+_SAME = 0.1
+_RUNS, _RECORDED, _RUNNING, _MATCHES = (
+    "saltutil.find_job",
+    "saltutil.find_cached_job",  # minions with the executor ``job_once`` add their record
+    "saltutil.running",
+    "match.compound",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """
+    The outcome of a question.
+
+    ``given``: ``{minion: return}`` of those that answered; the return comes from the minion unchecked. ``failed``:
+    ``{minion: retcode}`` of answers whose retcode is not 0. ``unproven``: minions whose answer was announced on the bus,
+    but is not in the log.
+    """
+
+    given: Mapping[str, Any]
+    failed: Mapping[str, int]
+    unproven: frozenset[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +114,7 @@ class Questions:
         self._kept, self._forget = kept, forget
         #: Returns once the log was read to its end.
         self.read_log: Callable[[], Awaitable[object]] = _read_nothing
-        self._open: dict[str, Question] = {}
-        self._handed_on = HandedOn()
+        self._open: dict[str, _Question] = {}  # by jid, in the order of their publishes
 
     def wants(self, jid: str) -> bool:
         """Tell whether returns of ``jid`` are answers to an open question."""
@@ -91,8 +123,12 @@ class Questions:
     def heard(self, jid: str, minion: str, value: Any, retcode: int = 0) -> None:
         """The bus tells of the return of a minion."""
         question = self._open.get(jid)
-        if question is not None:
-            question.heard(minion, value, retcode)
+        if question is None:
+            return
+        if question.is_hint:
+            question.answered(minion, value, retcode)
+        elif question.asks(minion):
+            question.announced.add(minion)
 
     def logged(self, record: Record) -> None:
         """Take a return in the log, if it answers a question."""
@@ -103,79 +139,41 @@ class Questions:
             except Exception as exc:  # of many kinds
                 log.debug("The answer of %s to %s cannot be read: %s", record.minion, record.jid, exc)
                 return
-            question.answered(record.minion, value, record.retcode)
+            if question.answered(record.minion, value, record.retcode):
+                self._forwarded(question.published, question.is_job)
 
     def handed_on(self, age: float) -> None:
         """The master has forwarded a reply to something that was published ``age`` seconds ago."""
+        self._forwarded(self._steady() - age - _SAME)
+
+    def _forwarded(self, published: float, is_job: bool = False) -> None:
+        """The master has forwarded a reply to what was published then: answers to later questions may wait behind it."""
         now = self._steady()
-        self._handed_on.note(now - age, now)
+        for question in reversed(self._open.values()):
+            if question.published < published:
+                break
+            if question.is_job == is_job:
+                question.forwarded_at = now
 
-    async def ping(
-        self,
-        tgt: Any,
-        tgt_type: str,
-        timeout: float,
-        user: str | None = None,
-        told: Callable[[str, Any], None] | None = None,
-        hint: bool = False,
-    ) -> Answers:
+    async def ping(self, minions: Iterable[str], timeout: float, told: Told, hint: bool = False) -> None:
         """
-        Ask which minions are there. Returns after ``timeout`` seconds, or once all have answered; later answers still go to
-        ``told`` for a while. Raises as Publisher.publish.
+        Ask which minions are there. Returns after ``timeout`` seconds, or once all have answered; later answers are still
+        told for a while. Raises as Publisher.publish.
 
-        :param told: gets (minion, return) of each answer as soon as it counts.
-        :param hint: whether answers on the bus do, since nothing is concluded from them.
+        :param hint: whether answers on the bus count, since nothing is concluded from them.
         """
-
-        linger = timeout * _LINGER if told is not None else 0.0
-        told_all = _one_by_one(told)
-        return await self._ask("test.ping", [], tgt, timeout, told_all, linger, hint=hint, tgt_type=tgt_type, user=user)
+        await self._ask("test.ping", [], minions, timeout, told, linger=timeout * _LINGER, hint=hint)
 
     async def call(
-        self,
-        fun: str,
-        arg: Iterable[Any],
-        kwarg: Mapping[str, Any],
-        minions: Iterable[str],
-        timeout: float,
-        user: str | None = None,
+        self, fun: str, arg: Iterable[Any], kwarg: Mapping[str, Any], minions: Iterable[str], timeout: float, user: str
     ) -> Answers:
-        """
-        Have minions run a function, and wait for their returns, which the job cache has too. Returns and raises as
-        ``ping``.
-        """
-        return await self._ask(fun, list(arg), sorted(minions), timeout, user=user, kwarg=kwarg, listed=True)
-
-    async def find_job(
-        self,
-        jid: str,
-        minions: Iterable[str],
-        timeout: float,
-        told: Callable[[str, bool], None] | None = None,
-    ) -> Found:
-        """
-        Ask minions whether they run ``jid``. Raises as ``ping``.
-
-        :param told: gets (minion, whether it runs the job) of each answer as soon as it counts.
-        """
-        asked = frozenset(minions)
-
-        def hear(minion: str, value: Any) -> None:
-            if told is not None and minion in asked and isinstance(value, dict):
-                told(minion, bool(value))
-
-        answers = await self._ask("saltutil.find_job", [jid], list(asked), timeout, _one_by_one(hear))
-        # The function returns the job's proc entry, or {}; anything else is an error text and no evidence.
-        valid = {
-            minion: value for minion, value in answers.given.items() if minion in asked and isinstance(value, dict)
-        }
-        running = frozenset(minion for minion, value in valid.items() if value)
-        return Found(running, {}, frozenset(valid) - running, asked - frozenset(valid))
+        """Have minions run a function, and wait for their returns, which the job cache has too. Raises as ``ping``."""
+        return await self._ask(fun, list(arg), sorted(minions), timeout, is_job=True, user=user, kwarg=kwarg)
 
     async def find_running(self, minions: Iterable[str], timeout: float) -> dict[str, frozenset[str]]:
-        """Ask minions which jobs they run: ``{minion: jids}`` of those that answered. Raises as ``find_either``."""
+        """Ask minions which jobs they run: ``{minion: jids}`` of those that answered. Raises as ``ping``."""
         asked = frozenset(minions)
-        answers = await self._ask("saltutil.running", [], list(asked), timeout)
+        answers = await self._ask(_RUNNING, [], asked, timeout)
         # The function returns a list of proc entries; anything else is an error text and no evidence.
         return {
             minion: frozenset(str(entry.get("jid")) for entry in value if isinstance(entry, Mapping))
@@ -183,90 +181,94 @@ class Questions:
             if minion in asked and isinstance(value, list)
         }
 
-    async def find_either(
+    async def find_job(
         self,
         jid: str,
         minions: Iterable[str],
         timeout: float,
         target: str | None = None,
-        told: Callable[[Found], None] | None = None,
+        told: Callable[[Found], object] | None = None,
         doubted: Iterable[str] = (),
+        records: bool = True,
     ) -> Found:
         """
-        Ask minions in one publish whether they run ``jid``, or have run it, and whether a compound target matches them.
+        Ask minions in one publish whether they run ``jid``, or have run it. Raises as ``ping``.
 
-        Returns and raises as ``ping``.
-
+        :param target: a compound target; they are asked whether it matches them, too.
+        :param told: gets answers as soon as they count; only the others are then returned.
         :param doubted: minions that are asked once more, for records alone, if they run nothing and show no records: a
             proxy runs a job of several functions, as this question is, without its executors (Salt's ``metaproxy``).
-        :param told: gets answers as soon as they count; only the others are then returned.
+        :param records: whether to ask for more than whether they run it.
         """
         asked, heard, in_doubt = frozenset(minions), set[str](), frozenset(doubted)
-        functions, arguments = ["saltutil.find_job", _RECORDED, "saltutil.running"], [[jid], [jid], []]
-        if target is not None:
-            functions, arguments = [*functions, "match.compound"], [*arguments, [target]]
-
-        def named(answers: Mapping[str, Any]) -> dict[str, Any]:
-            return {minion: once.by_function(functions, value) for minion, value in answers.items()}
+        parts = {_RUNS: [jid], **({_RECORDED: [jid], _RUNNING: []} if records else {})}
+        parts |= {} if target is None else {_MATCHES: [target]}
 
         def read(given: Mapping[str, Any]) -> Found:
-            new = {minion: value for minion, value in given.items() if minion in asked and minion not in heard}
-            return _found_in(jid, new)
+            return _found_in(jid, {minion: value for minion, value in given.items() if minion in asked - heard})
 
         def recordless(found: Found) -> frozenset[str]:
             return in_doubt & found.idle - found.records.keys()
 
-        def tell(told_now: Mapping[str, Any]) -> None:
-            given = named(told_now)
+        def tell(new: Mapping[str, Any]) -> None:
+            given = _named(list(parts), new)
             not_yet = recordless(read(given))
-            part = read({minion: value for minion, value in given.items() if minion not in not_yet})
-            if told is not None and part.answered:
-                heard.update(part.answered)
-                told(part)
+            found = read({minion: value for minion, value in given.items() if minion not in not_yet})
+            if told is not None and found.answered:
+                heard.update(found.answered)
+                told(found)
 
-        each = tell if told is not None else None
-        answers = await self._ask(functions, arguments, list(asked), timeout, each)
-        given = named(answers.given)
+        functions, arguments = list(parts), list(parts.values())
+        fun, arg = (functions, arguments) if len(parts) > 1 else (functions[0], arguments[0])
+        answers = await self._ask(fun, arg, asked, timeout, tell if told is not None else None)
+        given = _named(functions, answers.given)
         rest = read(given)
         if alone := recordless(rest):
-            records = (await self._ask(_RECORDED, [jid], list(alone), timeout)).given
-            more = {minion: {**given[minion], _RECORDED: records[minion]} for minion in alone & records.keys()}
-            rest = read({**given, **more})
+            said = (await self._ask(_RECORDED, [jid], alone, timeout)).given
+            rest = read(
+                {**given, **{minion: {**given[minion], _RECORDED: said[minion]} for minion in alone & said.keys()}}
+            )
         return dataclasses.replace(rest, silent=asked - heard - rest.answered, unproven=answers.unproven & asked)
 
     async def _ask(
         self,
         fun: str | list[str],
         arg: list[Any],
-        tgt: Any,
+        minions: Iterable[str],
         timeout: float,
         told: Told | None = None,
         linger: float = 0.0,
-        listed: bool = False,
+        is_job: bool = False,
         hint: bool = False,
         **more: Any,
     ) -> Answers:
         """
-        :param more: further arguments of ``Publisher.publish``.
-        :param listed: whether it is a job as others, which the job cache has. It takes its time, so the time of its answers
+        Return the outcome, once all have answered or the time is over.
+
+        :param linger: for how many seconds after the end late answers are told.
+        :param is_job: whether it is a job as others, which the job cache has. It takes its time, so the time of its answers
             says nothing about the master's backlog.
-        :param hint: whether answers on the bus are believed.
-        :param linger: for how many seconds after the end late answers go to ``told``.
+        :param hint: whether answers on the bus count.
+        :param more: further arguments of ``Publisher.publish``.
         """
         jid, kept = self._publisher.new_jid(), self._kept and not hint
+        question = self._open[jid] = _Question(self._loop, self._steady, told, is_job, hint)
 
         def close() -> None:
             del self._open[jid]
-            question.close()
-            if kept and not listed and self._forget is not None:
+            question.stop_waiting()
+            if kept and not is_job and self._forget is not None:
                 self._loop.spawn_callback(self._forget, jid)
 
-        question = self._open[jid] = Question(
-            self._loop, self._steady, None if hint else self._read_log, told, HandedOn() if listed else self._handed_on
-        )
+        asked = {"jid": jid, "question": True, "kept": kept, "listed": is_job, **more}
         try:
-            publish = self._publisher.publish(fun, arg, tgt, jid=jid, question=True, kept=kept, listed=listed, **more)
-            answers = await question.ask(publish, timeout)
+            await question.wait(await self._publisher.publish(fun, arg, list(minions), **asked), timeout)
+            for wait in () if hint else _LAST_LOOKS:
+                if question.is_complete or (wait and not question.awaits_announced):
+                    break
+                await compat.sleep(wait)
+                await self.read_log()
+            question.tell()
         except BaseException:
             close()
             raise
@@ -274,35 +276,111 @@ class Questions:
             self._loop.call_later(linger, close)
         else:
             close()
-        return answers
-
-    async def _read_log(self) -> None:
-        await self.read_log()
+        return Answers(
+            dict(question.given), dict(question.failed), frozenset(question.announced - question.given.keys())
+        )
 
 
 async def _read_nothing() -> None:
     """Do nothing: nobody reads a log."""
 
 
-def _one_by_one(told: Callable[[str, Any], None] | None) -> Told | None:
-    """Return a function that passes answers to ``told`` one by one."""
-    if told is None:
-        return None
-    tell = told
+class _Question:
+    """One question, from its publish to its end: which answers count, and how long to wait for them."""
 
-    def hand_on(answers: Mapping[str, Any]) -> None:
-        for minion, value in answers.items():
-            tell(minion, value)
+    def __init__(self, loop: Any, steady: Callable[[], float], told: Told | None, is_job: bool, is_hint: bool) -> None:
+        self._loop, self._steady, self._told = loop, steady, told
+        self.is_job, self.is_hint = is_job, is_hint
+        self.published, self.forwarded_at = steady(), -math.inf
+        self.given: dict[str, Any] = {}
+        self.failed: dict[str, int] = {}
+        self.announced = set[str]()  # minions whose answers were announced on the bus
+        self._matched: frozenset[str] | None = None  # not known until the publish has been answered
+        self._untold: dict[str, Any] = {}
+        self._over: Any = compat.Future()
+        self._timer: Any = None  # for the end of its time
 
-    return hand_on
+    def asks(self, minion: str) -> bool:
+        """Tell whether the question went to a minion, as far as known."""
+        return self._matched is None or minion in self._matched
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all have answered."""
+        return self._matched is not None and self._matched <= self.given.keys()
+
+    @property
+    def awaits_announced(self) -> bool:
+        """Whether an answer is on its way to the log."""
+        return bool(self.announced & (self._matched or frozenset()) - self.given.keys())
+
+    def answered(self, minion: str, value: Any, retcode: int) -> bool:
+        """Take an answer; returns whether it counts."""
+        if not self.asks(minion):
+            return False
+        self.given[minion] = value
+        if retcode:
+            self.failed[minion] = retcode
+        if self._told is not None:
+            if not self._untold:
+                self._loop.call_later(_GATHERED if self.is_hint else 0.0, self.tell)
+            self._untold[minion] = value
+        self._end_if_complete()
+        return True
+
+    def tell(self) -> None:
+        """Tell of the answers that have come since the last time."""
+        answers, self._untold = self._untold, {}
+        if answers and self._told is not None:
+            self._told(answers)
+
+    async def wait(self, matched: frozenset[str], timeout: float) -> None:
+        """Return once all have answered or the time is over. :param matched: the minions that it went to."""
+        self._matched = matched
+        self._end_if_complete()
+        earliest = self._steady() + timeout
+        self._timer = self._loop.call_later(timeout, self._end_when_quiet, earliest, timeout)
+        await self._over
+
+    def stop_waiting(self) -> None:
+        """Forget the end of its time."""
+        if self._timer is not None:
+            self._loop.remove_timeout(self._timer)
+
+    def _end_if_complete(self) -> None:
+        if self.is_complete and not self._over.done():
+            self._over.set_result(None)
+
+    def _end_when_quiet(self, earliest: float, timeout: float) -> None:
+        """End a question whose time is over, unless the master has a backlog."""
+        quiet = self.forwarded_at + max(LEAST_QUIET, min(timeout, QUIET))
+        wait = min(quiet, earliest + (LONGEST - 1.0) * timeout) - self._steady()
+        if wait > 0.0 and not self.is_hint:
+            self._timer = self._loop.call_later(wait, self._end_when_quiet, earliest, timeout)
+        elif not self._over.done():
+            self._over.set_result(None)
+
+
+def _named(functions: list[str], answers: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return answers as ``{minion: {function: return}}``. With ``multifunc_ordered`` they are lists in the order of the
+    functions; to a single function, its return alone. Anything else stays as it is.
+    """
+    if len(functions) == 1:
+        return {minion: {functions[0]: value} for minion, value in answers.items()}
+    return {
+        minion: dict(zip(functions, value, strict=False)) if isinstance(value, (list, tuple)) else value
+        for minion, value in answers.items()
+    }
 
 
 def _found_in(jid: str, given: Mapping[str, Any]) -> Found:
     """Return what minions say about a job. :param given: ``{minion: {function: return}}``; all else is no evidence."""
+    # The function returns the job's proc entry, or {}; anything else is an error text.
     told = {
-        minion: (value["saltutil.find_job"], value.get(_RECORDED))
+        minion: (value[_RUNS], value.get(_RECORDED))
         for minion, value in given.items()
-        if isinstance(value, dict) and isinstance(value.get("saltutil.find_job"), dict)
+        if isinstance(value, dict) and isinstance(value.get(_RUNS), dict)
     }
     found = {minion: once.record_of(cached) for minion, (_, cached) in told.items()}
     records = {minion: record for minion, record in found.items() if record is not None}
@@ -315,8 +393,8 @@ def _found_in(jid: str, given: Mapping[str, Any]) -> Found:
     }
     idle = frozenset(told) - running - ran.keys()
     # Only False means no: a minion may lack the function, or was not asked for it.
-    unmatched = frozenset(m for m in idle if given[m].get("match.compound") is False)
-    jobs = {m: given[m].get("saltutil.running") for m, (entry, _) in told.items() if not entry and m not in ran}
+    unmatched = frozenset(m for m in idle if given[m].get(_MATCHES) is False)
+    jobs = {m: given[m].get(_RUNNING) for m, (entry, _) in told.items() if not entry and m not in ran}
     applying = frozenset(m for m, those in jobs.items() if isinstance(those, list) and any(map(_runs_states, those)))
     free = frozenset(m for m in idle if once.keeps_nothing(told[m][1]) and jobs[m] == [])
     return Found(running, ran, idle, unmatched=unmatched, records=records, applying=applying, free=free)

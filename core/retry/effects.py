@@ -11,7 +11,6 @@ from typing import Any
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.delivery.known import Evidence, Said
-from saltext.jobs.core.engine.answers import Collected
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.questions import Found
@@ -27,8 +26,6 @@ log = lines.logger(__name__)
 #: The states of a minion's record of a job, for the machine.
 _SAID = {"never": Said.NEVER, "interrupted": Said.INTERRUPTED}
 _COMPLAINT = "The job cache cannot be used now, and is tried again: %s"
-#: Seconds for which answers to a ping are gathered into one sign of life.
-_HEARD = 0.1
 
 
 class Effects:
@@ -142,7 +139,7 @@ class Effects:
 
         # The job's own target: a minion may no longer match it.
         expression = None if job is None or job.obstacle else expression_of(job.load)
-        find = self._ports.questions.find_either
+        find = self._ports.questions.find_job
         said = await find(jid, effect.minions, self._timeout, expression, told, doubted)
         return await self._asked(jid, said, False)
 
@@ -228,17 +225,11 @@ class Effects:
     async def _ping(self, effect: facts.Ping) -> None:
         asked = frozenset(effect.minions)
 
-        def tell(found: Mapping[str, Any]) -> None:
-            self._loop.spawn_callback(self._learn, facts.SignOfLife(tuple(found), facts.Sign.ANSWER))
+        def told(answers: Mapping[str, Any]) -> None:
+            there = tuple(minion for minion in answers if minion in asked)
+            self._loop.spawn_callback(self._learn, facts.SignOfLife(there, facts.Sign.ANSWER))
 
-        # Minions that answer need not wait for silent ones.
-        there = Collected(self._loop, _HEARD, tell)
-
-        def heard(minion: str, _value: Any) -> None:
-            if minion in asked:
-                there.add(minion, True)
-
-        await self._ports.questions.ping(list(asked), "list", self._timeout, told=heard, hint=True)
+        await self._ports.questions.ping(asked, self._timeout, told, hint=True)
 
     async def _check_keys(self, effect: facts.CheckKeys) -> Any:
         return await self._look(self._ports.reader.check_keys, effect.minions)

@@ -509,8 +509,8 @@ _TABLE = (
     (
         "an answer that nobody proves counts",
         "core/master/questions.py",
-        "self._steady, None if hint else self._read_log, told",
-        "self._steady, None, told",
+        "if question.is_hint:",
+        "if True:",
         "tests/unit/batch/test_shell_answers.py::test_a_forged_answer_that_a_dead_minion_runs_the_job_keeps_no_slot",
     ),
     # commands, what they show, and options

@@ -8,7 +8,7 @@ import pytest
 
 from saltext.jobs.core.log.records import return_of
 from saltext.jobs.core.master.passes import pass_for
-from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.master.questions import LONGEST, Questions
 from saltext.jobs.core.retry.entry import State
 from tests.functional.retry.records import JID, accept, changes, load_of, queue_of, record_of, returners, snapshot_of
 from tests.functional.retry.test_shell import Publisher, Stage
@@ -131,7 +131,7 @@ def test_the_records_of_a_minion_come_with_its_answer(told, state, runs, virtual
     questions = Questions(loop, Publisher(), steady=virtual.steady)
     answer = {EITHER[0]: {}, EITHER[1]: {"jid": JID, "job_once": told}}
     loop.call_later(0.1, answered, questions, "20260516102000000000", "a", answer)
-    found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
+    found = loop.run_sync(lambda: questions.find_job(JID, "a", 0.5))
     assert {minion: record.state for minion, record in found.records.items()} == ({"a": state} if state else {})
     assert (found.running, found.idle) == ((frozenset("a"), frozenset()) if runs else (frozenset(), frozenset("a")))
 
@@ -159,7 +159,7 @@ def test_an_answer_holds_for_all_jobs_only_of_a_minion_that_runs_nothing_and_kee
     parts = [{}, cached, runs]
     answer = parts if ordered else dict(zip(EITHER, parts, strict=True))  # ``multifunc_ordered``
     loop.call_later(0.05, answered, questions, "20260516102000000000", "a", answer)
-    found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
+    found = loop.run_sync(lambda: questions.find_job(JID, "a", 0.5))
     assert found.idle == frozenset("a")
     assert found.free == (frozenset("a") if free else frozenset())
 
@@ -181,7 +181,7 @@ def test_a_minion_that_runs_states_says_so(runs, applies, virtual):
     questions = Questions(loop, Publisher(), steady=virtual.steady)
     answer = dict(zip(EITHER, [{}, None, runs], strict=True))
     loop.call_later(0.05, answered, questions, "20260516102000000000", "a", answer)
-    found = loop.run_sync(lambda: questions.find_either(JID, "a", 0.5))
+    found = loop.run_sync(lambda: questions.find_job(JID, "a", 0.5))
     assert (found.idle, found.applying) == (frozenset("a"), frozenset("a") if applies else frozenset())
 
 
@@ -200,8 +200,17 @@ def test_a_minion_is_not_silent_while_the_answers_of_others_still_come(virtual):
     questions = Questions(loop, Numbered(), virtual.steady)
     for after, minion in ((0.3, "a"), (1.5, "b")):
         loop.call_later(after, answered, questions, jid, minion, IDLE)
-    found = loop.run_sync(lambda: questions.find_either(JID, "abc", 0.5))
+    found = loop.run_sync(lambda: questions.find_job(JID, "abc", 0.5))
     assert (found.idle, found.silent) == (frozenset("ab"), frozenset("c"))
+
+
+def test_replies_to_something_earlier_prolong_a_question_but_not_for_ever(virtual):
+    loop = virtual.loop
+    questions, begun = Questions(loop, Numbered(), virtual.steady), virtual.steady()
+    for second in range(100):
+        loop.call_later(second, questions.handed_on, second + 5.0)  # what was published 5 s before
+    found = loop.run_sync(lambda: questions.find_job(JID, "a", 4.0))
+    assert (found.silent, virtual.steady() - begun) == (frozenset("a"), pytest.approx(4.0 * LONGEST, abs=3.0))
 
 
 class Proxies(Numbered):
@@ -227,7 +236,7 @@ def test_a_proxy_that_may_have_begun_a_job_is_asked_for_its_records_alone(hears,
     publisher = Proxies(loop, {"a": "interrupted", "b": "never", "c": "begun"})
     publisher.questions_of = questions = Questions(loop, publisher, steady=virtual.steady)
     told_of = told.append if hears else None
-    found = loop.run_sync(lambda: questions.find_either(JID, "abcd", 0.5, told=told_of, doubted="abc"))
+    found = loop.run_sync(lambda: questions.find_job(JID, "abcd", 0.5, told=told_of, doubted="abc"))
     assert publisher.asked == [(EITHER, list("abcd")), (EITHER[1], list("abc"))]
     assert {minion: record.state for minion, record in found.records.items()} == {
         "a": "interrupted",

@@ -24,7 +24,7 @@ class Minions:
     def __init__(self, found):
         self.found, self.doubted = found, None
 
-    async def find_either(self, jid, minions, timeout, target, told, doubted):
+    async def find_job(self, jid, minions, timeout, target, told, doubted):
         self.doubted = doubted
         return self.found
 
