@@ -620,13 +620,13 @@ def _before(jid: str, who: caller.Caller) -> starting.Before:
 
 
 def _preview(spec: Spec) -> dict[str, Any]:
-    from saltext.jobs.core.batch import starting, summary
+    from saltext.jobs.core.batch import summary
     from saltext.jobs.core.engine.names import JOB_RETRY
     from saltext.jobs.core.options import engine_options, read_settings
     from saltext.jobs.core.options.engines import RetrySettings
 
     owed = read_settings(RetrySettings, JOB_RETRY, *(given or None for given in engine_options(__opts__, JOB_RETRY)))
-    return summary.preview(spec, starting.limit_of(__opts__), owed.ttl)
+    return summary.preview(spec, _rights(_caller()).settings.max_in_flight, owed.ttl)
 
 
 def _start(spec: Spec) -> Any:

@@ -97,106 +97,23 @@ class Permission:
 # -- what the runner asks: the rights of its caller ---------------------------------------------------------------------
 
 
-def settings_of(opts: Mapping[str, Any]) -> BatchSettings:
-    """Return the engine's options. :raises Refused: where they are wrong."""
-    settings: BatchSettings = kinds.accepted(
-        read_settings, BatchSettings, BATCH_MANAGER, *engine_options(opts, BATCH_MANAGER)
-    )
-    return settings
-
-
 class CallerRights:
     """
     What the caller of the runner may do with batches. Each method raises Refused, which names the missing right.
 
     :param opts: the master's options.
-    :param who: the caller.
     :raises Refused: where the engine's options are wrong.
     """
 
     def __init__(self, opts: Mapping[str, Any], who: Caller) -> None:
-        self._opts, self._who, self.settings = opts, who, settings_of(opts)
+        self._opts, self.who = opts, who
+        options = engine_options(opts, BATCH_MANAGER)
+        self.settings: BatchSettings = kinds.accepted(read_settings, BatchSettings, BATCH_MANAGER, *options)
 
     def require_allowed_peer(self) -> None:
         """Refuse a minion that ``allow_peers`` does not name."""
         allowed = self.settings.allow_peers
-        require_no_peer(self._who, allowed, " (batch_manager: allow_peers names the minions that may)")
-
-    def permit_control(self, batch: Batch | None = None) -> None:
-        """Refuse a minion that ``allow_peers`` does not name; with ``batch``, also anyone who may not run its job."""
-        if batch is None:
-            self.require_allowed_peer()
-        else:
-            self.permit_batch(batch.spec, batch.spec.minions)
-
-    def permit_job(self, jid: str, load: Mapping[str, Any]) -> None:
-        """
-        Refuse a batch made from a job to anyone who may not publish that job to all its minions: the job's arguments may be
-        secret.
-
-        :param load: the job's load from the job cache.
-        """
-        self.require_allowed_peer()
-        if not self._who.peer:
-            require_right(self._opts, self._who, load, job_minions(load), f"all minions of job {jid}")
-
-    def permit_approval(self, batch: Batch) -> None:
-        """
-        Refuse a user who may not approve a batch. With ``approve_by``, only the users it names may approve, but never the
-        user who started the batch. Without it, anyone who may run the job may approve.
-        """
-        who, spec = self._who, batch.spec
-        if not spec.approve_by:
-            self.permit_control(batch)
-            return
-        require_no_peer(who)
-        if _person(who.owner(), who.name) == _person(spec.owner, spec.user):
-            raise Refused(f"{who.name} has started batch {spec.jid}: another user has to approve it")
-        wanted = set(spec.approve_by)
-        if not wanted & names_of(who) and not wanted & {f"%{name}" for name in groups_of(self._opts, who)}:
-            raise Refused(f"{who.name} may not approve batch {spec.jid}; {', '.join(spec.approve_by)} may (approve_by)")
-
-    def require_approvers(self, check: Mapping[str, Any], approve_by: tuple[str, ...]) -> None:
-        """Refuse ``approve_by`` without ``check=approve``, and one that names only the caller, who may not approve."""
-        who = self._who
-        if approve_by and check.get("kind") != APPROVE:
-            raise Refused("approve_by goes with check=approve only")
-        if approve_by and {_person(None, name) for name in approve_by} == {_person(who.owner(), who.name)}:
-            raise Refused(
-                f"approve_by names no user but {who.name}, who starts the batch: another user has to approve it"
-            )
-
-    def permit_options(self, names: Iterable[str]) -> None:
-        """Refuse options that say where returns go or how a job is run: as root on the minion, whatever the job may do."""
-        chosen = sorted({"ret", "ret_config", "ret_kwargs", "module_executors", "executor_opts"}.intersection(names))
-        if chosen and self._who.grants is not None and not self._who.peer:
-            raise Refused(
-                f"{self._who.name} may not set {chosen[0]}: only users without limits choose returners and executors"
-            )
-
-    def permit_batch(self, spec: Spec, minions: tuple[str, ...]) -> None:
-        """Refuse a caller who lacks the right to a batch's job on these minions, or to its check."""
-        named_as, check = f"all minions of batch {spec.jid}", spec.check
-        self.permit(spec.fun, spec.arg, spec.kwargs, minions, named_as)
-        if check.get("kind") == "function":
-            self.permit(check["fun"], check["arg"], check["kwargs"], minions, named_as)
-        elif check.get("kind") == "runner":
-            require_runner(self._opts, self._who, check["fun"], check["arg"])
-
-    def permit_groups(self, by: Any, minions: tuple[str, ...]) -> None:
-        """Refuse groups by values that the caller may not read, since the groups show them."""
-        who = self._who
-        if by is None or who.grants is None or who.peer:
-            return
-        wanted = kinds.accepted(parse_by, by)
-        if wanted.kind == "nodegroups":
-            return
-        fun = f"{wanted.kind}.get"
-        if not minions or Access(self._opts).denied(who.grants, {"fun": fun, "arg": [wanted.key]}, minions):
-            raise Refused(
-                f"{who.name} may not group these minions by {wanted.kind}:{wanted.key}: that takes the right to"
-                f" {fun} {wanted.key} on all of them"
-            )
+        require_no_peer(self.who, allowed, " (batch_manager: allow_peers names the minions that may)")
 
     def permit(
         self,
@@ -207,10 +124,91 @@ class CallerRights:
         named_as: str = "all of these minions",
     ) -> None:
         """Refuse a caller who may not run this function on the minions; the refusal calls them ``named_as``."""
+        load = {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}
+        self._permit_load(load, minions, named_as)
+
+    def _permit_load(self, load: Mapping[str, Any], minions: Iterable[str], named_as: str) -> None:
         self.require_allowed_peer()
-        if not self._who.peer:
-            load = {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}
-            require_right(self._opts, self._who, load, minions, named_as)
+        if not self.who.peer:
+            require_right(self._opts, self.who, load, minions, named_as)
+
+    def permit_runner(self, fun: str, words: Iterable[str]) -> None:
+        """Refuse a caller who may not call a runner function with these arguments on the master."""
+        who, (arg, kwargs) = self.who, salt.utils.args.parse_input(list(words), condition=False)
+        if who.peer or (who.grants is not None and not Access(self._opts).may_run(who.grants, fun, arg, kwargs)):
+            raise Refused(f"{who.name} may not call the runner function {fun}, so it can't be a check")
+
+    def permit_batch(self, spec: Spec, minions: tuple[str, ...]) -> None:
+        """Refuse a caller who lacks the right to a batch's job on these minions, or to its check."""
+        named_as, check = f"all minions of batch {spec.jid}", spec.check
+        self.permit(spec.fun, spec.arg, spec.kwargs, minions, named_as)
+        if check.get("kind") == "function":
+            self.permit(check["fun"], check["arg"], check["kwargs"], minions, named_as)
+        elif check.get("kind") == "runner":
+            self.permit_runner(check["fun"], check["arg"])
+
+    def permit_control(self, batch: Batch | None = None) -> None:
+        """Refuse a minion that ``allow_peers`` does not name; with ``batch``, also anyone who may not run its job."""
+        if batch is None:
+            self.require_allowed_peer()
+        else:
+            self.permit_batch(batch.spec, batch.spec.minions)
+
+    def permit_job(self, jid: str, load: Mapping[str, Any]) -> None:
+        """
+        Refuse a batch made from a job of the job cache to anyone who may not publish that job to all its minions: the job's
+        arguments may be secret.
+        """
+        self._permit_load(load, job_minions(load), f"all minions of job {jid}")
+
+    def permit_approval(self, batch: Batch) -> None:
+        """
+        Refuse a user who may not approve a batch. With ``approve_by``, only the users it names may approve, but never the
+        user who started the batch. Without it, anyone who may run the job may approve.
+        """
+        who, spec = self.who, batch.spec
+        if not spec.approve_by:
+            self.permit_control(batch)
+            return
+        require_no_peer(who)
+        if _person(who.owner(), who.name) == _person(spec.owner, spec.user):
+            raise Refused(f"{who.name} has started batch {spec.jid}: another user has to approve it")
+        wanted = set(spec.approve_by)
+        if not wanted & names_of(who) and not wanted & {f"%{name}" for name in groups_of(self._opts, who)}:
+            raise Refused(f"{who.name} may not approve batch {spec.jid}; {', '.join(spec.approve_by)} may (approve_by)")
+
+    # The options of a new batch.
+
+    def require_approvers(self, check: Mapping[str, Any], approve_by: tuple[str, ...]) -> None:
+        """Refuse ``approve_by`` without ``check=approve``, and one that names only the caller, who may not approve."""
+        who = self.who
+        if approve_by and check.get("kind") != APPROVE:
+            raise Refused("approve_by goes with check=approve only")
+        if approve_by and {_person(None, name) for name in approve_by} == {_person(who.owner(), who.name)}:
+            raise Refused(
+                f"approve_by names no user but {who.name}, who starts the batch: another user has to approve it"
+            )
+
+    def permit_options(self, names: Iterable[str]) -> None:
+        """Refuse options that say where returns go or how a job is run: as root on the minion, whatever the job may do."""
+        chosen = sorted({"ret", "ret_config", "ret_kwargs", "module_executors", "executor_opts"}.intersection(names))
+        if chosen and self.who.grants is not None and not self.who.peer:
+            raise Refused(
+                f"{self.who.name} may not set {chosen[0]}: only users without limits choose returners and executors"
+            )
+
+    def permit_groups(self, by: Any, minions: tuple[str, ...]) -> None:
+        """Refuse groups by values that the caller may not read, since the groups show them."""
+        who = self.who
+        if by is None or who.grants is None or who.peer:
+            return
+        wanted = kinds.accepted(parse_by, by)
+        load = {"fun": f"{wanted.kind}.get", "arg": [wanted.key]}
+        if wanted.kind != "nodegroups" and (not minions or Access(self._opts).denied(who.grants, load, minions)):
+            raise Refused(
+                f"{who.name} may not group these minions by {wanted.kind}:{wanted.key}: that takes the right to"
+                f" {load['fun']} {wanted.key} on all of them"
+            )
 
 
 def _person(owner: Any, name: str) -> str:
@@ -221,10 +219,3 @@ def _person(owner: Any, name: str) -> str:
     """
     kept = owner.get("name") if isinstance(owner, Mapping) else None
     return " ".join(str(kept or name).rpartition(":")[2].removeprefix("sudo_").split()).casefold()
-
-
-def require_runner(opts: Mapping[str, Any], who: Caller, fun: str, words: Iterable[str]) -> None:
-    """:raises Refused: if ``who`` may not call a runner function with these arguments on the master."""
-    arg, kwargs = salt.utils.args.parse_input(list(words), condition=False)
-    if who.peer or (who.grants is not None and not Access(opts).may_run(who.grants, fun, arg, kwargs)):
-        raise Refused(f"{who.name} may not call the runner function {fun}, so it can't be a check")

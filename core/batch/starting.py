@@ -8,20 +8,33 @@ Each option is listed once, with the function that reads it. The Spec has the de
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import itertools
 import json
 import shlex
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import salt.loader
 import salt.utils.args
 import salt.utils.jid
 
-from saltext.jobs.core.batch import rollout
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.minion_data import without_data
+from saltext.jobs.core.batch.minion_data import find_groups, without_data
 from saltext.jobs.core.batch.outcomes import Outcome
-from saltext.jobs.core.batch.permission import CallerRights, settings_of
-from saltext.jobs.core.batch.plan import APPROVE, RUNNER
+from saltext.jobs.core.batch.permission import CallerRights
+from saltext.jobs.core.batch.plan import (
+    APPROVE,
+    NOT_KNOWN,
+    RUNNER,
+    WITHOUT,
+    Group,
+    failures_allowed,
+    grouped_layout,
+    parse_check,
+    sizes_of,
+)
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
 from saltext.jobs.core.batch.summary import minions as minions_of
 from saltext.jobs.core.batch.summary import options_of
@@ -29,10 +42,12 @@ from saltext.jobs.core.compat import matched_minions, minion_keys
 from saltext.jobs.core.display.command import HIDDEN, divided, has_hidden
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import RUNNERS, kind_of
+from saltext.jobs.core.grouping import parse_by
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.options import kinds
 from saltext.jobs.core.options.kinds import Kind
+from saltext.jobs.core.windows import find_zone, own_zone, parse_moment
 
 #: The size of a batch if none is given.
 BATCH = "10%"
@@ -45,8 +60,7 @@ RETRIABLE = {
     "all": {"failed", "lost", "offline", "timed_out", "killed", "pending"},
 }
 
-
-#: Options that depend on no other option.
+#: Options that become the Spec's field of that name.
 _PLAIN: dict[str, Kind[Any]] = {
     "batch_wait": kinds.SECONDS,
     "timeout": kinds.SOME_SECONDS,
@@ -58,6 +72,7 @@ _PLAIN: dict[str, Kind[Any]] = {
     "offline": kinds.choice(*OFFLINE),
     "ret": kinds.WORD,
 }
+_TIMES: dict[str, Kind[Any]] = {"timezone": kinds.TIMEZONE, "window": kinds.WINDOW}
 #: Options that go into the job's load unchanged.
 _TRAVELLING: dict[str, Kind[Any]] = {
     "metadata": kinds.MAPPING,
@@ -66,20 +81,19 @@ _TRAVELLING: dict[str, Kind[Any]] = {
     "ret_config": kinds.WORD,
     "ret_kwargs": kinds.MAPPING,
 }
+_OTHERS = ("batch", "tgt_type", "max_failures", "start_at", "by", "check", "arg", "kwarg")
 #: All options of batch.start; any other keyword goes to the function.
-OPTIONS = ("batch", "tgt_type", "max_failures", *rollout.OPTIONS, *_PLAIN, *_TRAVELLING, "arg", "kwarg")
+OPTIONS = (*_OTHERS, *_PLAIN, *_TIMES, *_TRAVELLING)
 #: Names that are refused, and the options that they must mean.
 _ALIASES = {
-    "failhard": "max_failures=0",
-    "fail_hard": "max_failures=0",
-    "batch_size": "batch",
-    "size": "batch",
-    "expr_form": "tgt_type",
-    "target_type": "tgt_type",
+    **dict.fromkeys(("failhard", "fail_hard"), "max_failures=0"),
+    **dict.fromkeys(("batch_size", "size"), "batch"),
+    **dict.fromkeys(("expr_form", "target_type"), "tgt_type"),
+    **dict.fromkeys(("return", "returner"), "ret"),
     "args": "arg",
-    "return": "ret",
-    "returner": "ret",
 }
+#: A start before this Unix time is a mistake: YAML reads 22:00 as 1320.
+_EARLIEST = 1_000_000_000
 
 
 def new_batch(
@@ -94,8 +108,6 @@ def new_batch(
     """
     Return the batch that ``batch.start`` was asked for.
 
-    :param opts: the master's options.
-    :param who: the caller.
     :param given: the keyword arguments of batch.start: our options, and those for the function.
     :param parent: the jid of the batch that it retries. Its minions may be too few for the check.
     :raises Refused: for bad input, and if ``who`` may not publish the job to these minions.
@@ -110,12 +122,11 @@ def new_batch(
     if has_hidden(arg, kwargs):
         raise Refused(f"An argument is {HIDDEN}, which stands for a secret that is not shown: type its value")
     tgt, tgt_type = kinds.target(tgt, options.get("tgt_type", "glob"))
-    matched = _match_and_permit(opts, rights, who, tgt, tgt_type, fun, arg, kwargs)
-    check = rollout.check_of(opts, who, options)
+    matched = _match_and_permit(opts, rights, tgt, tgt_type, (fun, arg, kwargs))
+    check = check_of(opts, rights, options)
     if check.get("kind") == "function":
         rights.permit(check["fun"], check["arg"], check["kwargs"], matched)
     rights.permit_groups(options.get("by"), matched)
-    rollout.require_known(opts, check)
     plain = _read(_PLAIN, {"timeout": opts["timeout"], "gather_job_timeout": opts["gather_job_timeout"], **options})
     rights.require_approvers(check, plain.get("approve_by", ()))
     unsure = kinds.accepted(without_data, opts, tgt, tgt_type, matched)
@@ -125,30 +136,36 @@ def new_batch(
             f"The master has no grains and pillar of the {len(unsure)} minions that the target {tgt!r} may match; "
             "salt '*' saltutil.refresh_pillar brings them"
         )
-    batch = options.get("batch", BATCH)
-    layout = rollout.layout_of(opts, options, batch, matched)
-    if parent is None:
-        rollout.require_stages(check, layout)
+    layout = _layout_of(opts, options, matched)
+    if check and parent is None and len(layout["sizes"]) == 1:
+        found = ", and its minions are one group" if layout.get("groups") else ""
+        raise Refused(
+            f"this batch has one stage{found}, and a check needs several; give it a ramp, such as batch=1,100%, or several "
+            "groups with by="
+        )
     return Spec(
         parent=parent,
-        jid=_new_jid(opts),
+        jid=str(salt.utils.jid.gen_jid(opts)),
         fun=fun,
         arg=arg,
         kwargs=kwargs,
         tgt=tgt,
         tgt_type=tgt_type,
-        batch=str(batch),
+        batch=str(options.get("batch", BATCH)),
         user=who.name,
         owner=who.owner(),
         on_behalf=who.limits(),
         check=check,
-        **rollout.times_of(options),
-        **layout,
         max_failures=options.get("max_failures"),
         unsure=unsure,
         options=_read(_TRAVELLING, options),
+        **times_of(options),
+        **layout,
         **plain,
     )
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
 
 
 def _read(known: Mapping[str, Kind[Any]], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,6 +190,99 @@ def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return options, {**kwargs, **kinds.MAPPING.given("kwarg", options.pop("kwarg", None))}
 
 
+def times_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return when a batch may send. :raises Refused: for malformed options, and for a start time in the past."""
+    found = _read(_TIMES, options)
+    zone = find_zone(found["timezone"]) if found.get("timezone") else None
+    if found.get("window") and zone is None:  # another master, in another time zone, may go on with the batch
+        found["timezone"] = own_zone()
+    if "start_at" in options:
+        found["start_at"] = _start_at(options["start_at"], zone)
+    return found
+
+
+def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:
+    now = time.time()
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= _EARLIEST:
+        moment = float(value)
+    elif isinstance(value, str) and value.strip().startswith("+"):
+        moment = now + kinds.SECONDS.given("start_at", value.strip()[1:])
+    elif isinstance(value, (str, datetime.datetime)):
+        moment = kinds.accepted(parse_moment, str(value), zone)
+    else:
+        raise Refused(
+            f"start_at is {value!r}; accepted is a date and time ('2026-11-28 02:00'), '+90m', or Unix time in seconds"
+        )
+    if moment < now:
+        raise Refused(f"start_at is {value!r}, which has passed")
+    return moment
+
+
+def _layout_of(opts: Mapping[str, Any], options: Mapping[str, Any], minions: tuple[str, ...]) -> dict[str, Any]:
+    """Return the minions in order, their groups, sizes and failure budgets. :raises Refused: for malformed options."""
+    batch, budget, total = options.get("batch", BATCH), options.get("max_failures"), len(minions)
+    if "by" not in options:
+        sizes, allowed = kinds.accepted(sizes_of, batch, total), kinds.accepted(failures_allowed, budget, total)
+        return {"minions": minions, "sizes": sizes, "failures_allowed": allowed}
+    groups, by = kinds.accepted(find_groups, opts, options["by"], minions), options["by"].strip()
+    wanted = parse_by(by)
+    if wanted.kind != "nodegroups":
+        # A batch's events show them, and every user of salt-api can read events, whatever their rights. So numbers replace
+        # values of minions. The names of nodegroups are no secret.
+        numbers, by = itertools.count(1), f"{wanted.kind}:{wanted.key}"
+        kept = (WITHOUT, NOT_KNOWN)
+        names = (each.name if each.name in kept else str(next(numbers)) for each in groups)
+        groups = tuple(Group(name, each.minions) for name, each in zip(names, groups, strict=True))
+    layout: dict[str, Any] = kinds.accepted(grouped_layout, groups, by, batch, budget)
+    return layout
+
+
+def check_of(opts: Mapping[str, Any], rights: CallerRights, options: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return the check between stages; empty for none.
+
+    :raises Refused: for a malformed check, and for a runner function that the caller may not call or that this master does
+        not have. The right to run a function on the minions must be checked elsewhere, and which functions they have is not
+        known here.
+    """
+    if "check" not in options:
+        return {}
+    check = kinds.accepted(parse_check, options["check"])
+    arg, kwargs = list(check.words), {}
+    if check.kind == "function":
+        arg, kwargs = salt.utils.args.parse_input(arg, condition=False)
+    elif check.kind == "runner":
+        rights.permit_runner(check.fun, check.words)
+        runners = salt.loader.runner(dict(opts))
+        if check.fun not in runners:
+            why = runners.missing_fun_string(check.fun)
+            raise Refused(f"check is runner:{check.fun}, and this master has no such runner function: {why}")
+    return {"kind": check.kind, "fun": check.fun, "arg": list(arg), "kwargs": dict(kwargs)}
+
+
+# -- the target --------------------------------------------------------------------------------------------------------
+
+
+def _match_and_permit(
+    opts: Mapping[str, Any], rights: CallerRights, tgt: Any, tgt_type: str, job: tuple[str, Iterable[Any], Any]
+) -> tuple[str, ...]:
+    """
+    Return the minions that a target matches, if the caller may publish the job to them.
+
+    :raises Refused: a limited user gets the same words whether the target matches no minions or forbidden ones.
+        Otherwise targets by grains or pillar would reveal the minions' values.
+    """
+    named_as = f"all that the target {tgt!r} of type {tgt_type!r} matches"
+    try:
+        matched = _match(opts, tgt, tgt_type)
+    except Refused:
+        if rights.who.grants is not None:  # a user who may publish to all minions may know what matches
+            rights.permit(*job, tuple(sorted(minion_keys(opts)[0])), named_as)
+        raise
+    rights.permit(*job, matched, named_as)
+    return matched
+
+
 def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
     """Return the accepted minions that a target matches, sorted."""
     if tgt_type == "list":
@@ -189,42 +299,6 @@ def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
     if not found:
         raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
     return found
-
-
-def limit_of(opts: Mapping[str, Any]) -> int | None:
-    """Return how many minions may be in flight over all batches. :raises Refused: where the options are wrong."""
-    return settings_of(opts).max_in_flight
-
-
-def _match_and_permit(
-    opts: Mapping[str, Any],
-    rights: CallerRights,
-    who: Caller,
-    tgt: Any,
-    tgt_type: str,
-    fun: str,
-    arg: Iterable[Any],
-    kwargs: Mapping[str, Any],
-) -> tuple[str, ...]:
-    """
-    Return the minions that a target matches, if ``who`` may publish to them.
-
-    :raises Refused: a limited user gets the same words whether the target matches no minions or forbidden ones.
-        Otherwise targets by grains or pillar would reveal the minions' values.
-    """
-    named_as = f"all that the target {tgt!r} of type {tgt_type!r} matches"
-    try:
-        matched = _match(opts, tgt, tgt_type)
-    except Refused:
-        if who.grants is not None:  # a user who may publish to all minions may know what matches
-            rights.permit(fun, arg, kwargs, tuple(sorted(minion_keys(opts)[0])), named_as)
-        raise
-    rights.permit(fun, arg, kwargs, matched, named_as)
-    return matched
-
-
-def _new_jid(opts: Mapping[str, Any]) -> str:
-    return str(salt.utils.jid.gen_jid(opts))
 
 
 # -- like another batch or job -----------------------------------------------------------------------------------------

@@ -11,8 +11,6 @@ import salt.config
 from saltext.jobs.core.batch.minion_data import (
     MinionDataUnreadable,
     find_groups,
-    nodegroups_of,
-    values_of,
     without_data,
 )
 from saltext.jobs.core.batch.plan import NOT_KNOWN, WITHOUT, Group
@@ -38,44 +36,6 @@ def known(opts):
     know(opts, "m2", {"id": "m2", "rack": "r2"})
 
 
-def test_a_minion_without_cached_data_is_missing_and_one_without_the_value_is_not(opts, known):
-    assert values_of(opts, "grains", "rack", ["m1", "m2", "m3"]) == {"m1": "r1", "m2": "r2"}
-    assert values_of(opts, "grains", "place:row", ["m1", "m2", "m3"]) == {"m1": 7, "m2": None}
-    assert values_of(opts, "pillar", "ring", ["m1", "m2", "m3"]) == {"m1": ["a", "b"], "m2": None}
-
-
-def test_without_a_cache_of_minion_data_nothing_is_known(opts, known):
-    opts["minion_data_cache"] = False
-    assert values_of(opts, "grains", "rack", ["m1", "m2"]) == {}
-    assert nodegroups_of(opts, ["by_rack", "named"], ["m1", "m2"]) == {}
-
-
-def test_a_nodegroup_that_lists_minions_is_known_for_every_minion(opts, known):
-    assert nodegroups_of(opts, ["named", "listed"], ["m1", "m2", "m3"]) == {
-        "m1": ("named",),
-        "m2": ("listed",),
-        "m3": ("named",),
-    }
-
-
-@pytest.mark.parametrize("name", ["by_rack", "nested"])
-def test_a_nodegroup_of_grains_is_known_only_for_minions_with_known_grains(opts, known, name):
-    assert nodegroups_of(opts, [name], ["m1", "m2", "m4"]) == {"m1": (name,), "m2": ()}
-
-
-def test_a_nodegroup_that_does_not_exist_is_named(opts):
-    with pytest.raises(
-        ValueError, match="no nodegroup mars, venus; the master's configuration has all, by_rack, listed"
-    ):
-        nodegroups_of(opts, ["named", "mars", "venus"], ["m1"])
-
-
-def test_a_failing_cache_does_not_mean_that_a_value_is_absent(opts, known, monkeypatch):
-    opts["cache"] = "nosuchdriver"
-    with pytest.raises(MinionDataUnreadable, match="m1"):
-        values_of(opts, "grains", "rack", ["m1"])
-
-
 # -- the groups that a batch goes by -----------------------------------------------------------------------------------
 
 
@@ -94,12 +54,37 @@ def test_minions_are_grouped_by_nodegroups_in_the_given_order(opts):
     assert find_groups(opts, "nodegroups:[named,all]", ("m1", "m2", "m3", "m4")) == groups
 
 
+def test_minions_are_grouped_by_a_nested_grain_and_by_each_value_of_a_list_in_pillar(opts, known):
+    assert find_groups(opts, "grains:place:row", ("m1", "m2")) == (Group("7", ("m1",)), Group(WITHOUT, ("m2",)))
+    assert find_groups(opts, "pillar:ring:[b]", ("m1", "m2")) == (Group("b", ("m1",)), Group(WITHOUT, ("m2",)))
+
+
+@pytest.mark.parametrize("name", ["by_rack", "nested"])
+def test_a_nodegroup_of_grains_is_known_only_for_minions_with_known_grains(opts, known, name):
+    groups = Group(name, ("m1",)), Group(WITHOUT, ("m2",)), Group(NOT_KNOWN, ("m4",))
+    assert find_groups(opts, f"nodegroups:[{name}]", ("m1", "m2", "m4")) == groups
+
+
+@pytest.mark.parametrize("by", ["grains:rack", "nodegroups:[by_rack]"])
+def test_without_a_cache_of_minion_data_nothing_is_known(opts, known, by):
+    with pytest.raises(ValueError, match="0 of the 2 minions are known"):
+        find_groups({**opts, "minion_data_cache": False}, by, ("m1", "m2"))
+
+
+def test_a_failing_cache_does_not_mean_that_a_value_is_absent(opts, known):
+    with pytest.raises(MinionDataUnreadable, match="m1"):
+        find_groups({**opts, "cache": "nosuchdriver"}, "grains:rack", ("m1",))
+
+
 @pytest.mark.parametrize(
     ("by", "word"),
     [
         ("grains:rcak", "by is 'grains:rcak', but no minion of the target is in such a group; 2 of the 4"),
         ("pillar:nosuch", "no minion"),
-        ("nodegroups:[named,mars]", "no nodegroup mars"),
+        (
+            "nodegroups:[named,mars,venus]",
+            "no nodegroup mars, venus; the master's configuration has all, by_rack, listed",
+        ),
         ("racks", "accepted is"),
     ],
 )

@@ -8,7 +8,8 @@ import time
 import pytest
 import salt.config
 
-from saltext.jobs.core.batch import rollout
+from saltext.jobs.core.batch.permission import CallerRights
+from saltext.jobs.core.batch.starting import check_of, times_of
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import Caller
 
@@ -19,28 +20,28 @@ ROOT = Caller("root")
 
 
 def test_windows_are_kept_as_they_were_written_a_list_as_one_text():
-    assert rollout.times_of({"window": ["Sat 02:00-05:00", "22:00-23:00"], "timezone": "Europe/Berlin"}) == {
+    assert times_of({"window": ["Sat 02:00-05:00", "22:00-23:00"], "timezone": "Europe/Berlin"}) == {
         "window": "Sat 02:00-05:00; 22:00-23:00",
         "timezone": "Europe/Berlin",
     }
-    assert rollout.times_of({}) == {}
+    assert times_of({}) == {}
 
 
 def test_a_window_without_a_zone_is_by_the_clock_of_the_master_that_was_asked(monkeypatch):
     monkeypatch.setenv("TZ", "Europe/Berlin")
-    assert rollout.times_of({"window": "02:00-05:00"}) == {"window": "02:00-05:00", "timezone": "Europe/Berlin"}
+    assert times_of({"window": "02:00-05:00"}) == {"window": "02:00-05:00", "timezone": "Europe/Berlin"}
     monkeypatch.setenv("TZ", "no/such")
-    assert rollout.times_of({"window": "02:00-05:00"}) == {"window": "02:00-05:00", "timezone": ""}
-    assert rollout.times_of({"start_at": time.time() + 3600}).keys() == {"start_at"}
+    assert times_of({"window": "02:00-05:00"}) == {"window": "02:00-05:00", "timezone": ""}
+    assert times_of({"start_at": time.time() + 3600}).keys() == {"start_at"}
 
 
 @pytest.mark.parametrize("days", [1, 40])
 def test_a_start_time_is_a_date_a_delay_or_unix_time(days):
     later = round(time.time() / 60 + days * 1440) * 60
     text = datetime.datetime.fromtimestamp(later, datetime.timezone.utc).strftime("%Y-%m-%d %H:%M")
-    assert rollout.times_of({"start_at": text, "timezone": "UTC"})["start_at"] == later
-    assert rollout.times_of({"start_at": later})["start_at"] == later
-    delay = rollout.times_of({"start_at": f"+{days * 24}h"})["start_at"] - time.time()
+    assert times_of({"start_at": text, "timezone": "UTC"})["start_at"] == later
+    assert times_of({"start_at": later})["start_at"] == later
+    delay = times_of({"start_at": f"+{days * 24}h"})["start_at"] - time.time()
     assert abs(delay - days * 86400) < 5
 
 
@@ -60,23 +61,36 @@ def test_a_start_time_is_a_date_a_delay_or_unix_time(days):
 )
 def test_a_time_that_is_malformed_is_refused(options, word):
     with pytest.raises(Refused, match=r"accepted|passed") as caught:
-        rollout.times_of(options)
+        times_of(options)
     assert word in str(caught.value)
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_arguments_of_a_function_are_read_as_on_the_command_line():
-    found = rollout.check_of({}, ROOT, {"check": "test.arg 7 'a b' timeout=5"})
-    assert found == {"kind": "function", "fun": "test.arg", "arg": [7, "a b"], "kwargs": {"timeout": 5}}
+def check(opts, who, typed):
+    return check_of(opts, CallerRights(opts, who), {"check": typed})
 
 
-def test_the_arguments_of_a_runner_stay_as_they_are():
-    found = rollout.check_of({}, ROOT, {"check": "runner:survey.healthy {jid} limit=5"})
-    assert found == {"kind": "runner", "fun": "survey.healthy", "arg": ["{jid}", "limit=5"], "kwargs": {}}
-    assert rollout.check_of({}, ROOT, {"check": "approve"})["kind"] == "approve"
-    assert rollout.check_of({}, ROOT, {}) == {}
+@pytest.fixture
+def opts(tmp_path):
+    opts = salt.config.master_config(None)
+    opts.update(cachedir=str(tmp_path), pki_dir=str(tmp_path), external_auth={"pam": {"ann": []}})
+    return opts
+
+
+@pytest.mark.parametrize(
+    ("typed", "kind", "fun", "arg", "kwargs"),
+    [
+        ("test.arg 7 'a b' timeout=5", "function", "test.arg", [7, "a b"], {"timeout": 5}),
+        ("runner:jobs.active {jid} limit=5", "runner", "jobs.active", ["{jid}", "limit=5"], {}),
+        ("approve", "approve", "", [], {}),
+    ],
+)
+def test_the_arguments_of_a_function_are_read_as_on_the_command_line_and_those_of_a_runner_stay(
+    opts, typed, kind, fun, arg, kwargs
+):
+    assert check(opts, ROOT, typed) == {"kind": kind, "fun": fun, "arg": arg, "kwargs": kwargs}
 
 
 @pytest.mark.parametrize(
@@ -84,19 +98,17 @@ def test_the_arguments_of_a_runner_stay_as_they_are():
     [
         (ROOT, True),
         (Caller("ann", ("@runner",)), True),
-        (Caller("ann", ({"@survey": ["healthy"]},)), True),
-        (Caller("ann", ({"@survey": [{"healthy": {"args": ["eu"]}}]},)), True),
-        (Caller("ann", ({"@survey": [{"healthy": {"args": ["us"]}}]},)), False),
+        (Caller("ann", ({"@jobs": ["active"]},)), True),
+        (Caller("ann", ({"@jobs": [{"active": {"args": ["eu"]}}]},)), True),
+        (Caller("ann", ({"@jobs": [{"active": {"args": ["us"]}}]},)), False),
         (Caller("ann", ({"@batch": ["start"]}, ".*")), False),
         (Caller("ann", ()), False),
         (Caller("web1", (), peer=True), False),
     ],
 )
-def test_a_runner_is_a_check_only_for_a_user_who_may_call_it(tmp_path, who, allowed):
-    opts = salt.config.master_config(None)
-    opts.update(cachedir=str(tmp_path), pki_dir=str(tmp_path), external_auth={"pam": {"ann": []}})
+def test_a_runner_is_a_check_only_for_a_user_who_may_call_it(opts, who, allowed):
     if allowed:
-        assert rollout.check_of(opts, who, {"check": "runner:survey.healthy eu"})
+        assert check(opts, who, "runner:jobs.active eu")
     else:
-        with pytest.raises(Refused, match=r"may not call the runner function survey\.healthy"):
-            rollout.check_of(opts, who, {"check": "runner:survey.healthy eu"})
+        with pytest.raises(Refused, match=r"may not call the runner function jobs\.active"):
+            check(opts, who, "runner:jobs.active eu")

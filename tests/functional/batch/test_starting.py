@@ -9,7 +9,7 @@ import salt.config
 import salt.utils.minions
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.starting import limit_of, new_batch, next_batch
+from saltext.jobs.core.batch.starting import new_batch, next_batch
 from saltext.jobs.core.batch.summary import preview
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import Caller, minions_to_ask
@@ -267,7 +267,7 @@ def test_a_preview_shows_who_would_be_sent_to_and_how_many_at_a_time(opts):
 def test_a_preview_shows_what_would_run_and_with_which_options(opts):
     more = {"check": "test.arg 1 a=b", "max_failures": "5%", "pillar": {"db": {"password": "swordfish"}}}
     spec = asked_for(opts, "*", batch="1,100%", fun="state.apply", arg=["nginx"], **more)
-    found = preview(spec, limit_of({**opts, "batch_manager": {"max_in_flight": 500}}), 86400.0)
+    found = preview(spec, 500, 86400.0)
     assert (found["check"], found["check_after"], found["max_in_flight"]) == ("test.arg", [1], 500)
     assert found["arguments"] == ["nginx", 'pillar={"db": {"password": "********"}}']
     named = {name: value for name, value in found["options"].items() if value}
