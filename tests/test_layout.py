@@ -100,8 +100,6 @@ SHELLS = {
         "minion_data",
         "permission",
         "ports",
-        "rollout",
-        "sharing",
         "shell",
         "starting",
         "store",

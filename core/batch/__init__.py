@@ -2,13 +2,13 @@
 Asynchronous batches. A batch takes this path through the files; the head of each says what the file is for:
 
     starting     makes a Spec from what an operator typed: options, target, groups, rights
-                 (rollout, minion_data, permission; plan, spec)
+                 (minion_data, permission; plan, spec)
     shell        adopts batches, and turns what the log, the bus and requests say into facts
-    live         writes what a fact has changed, then has the machine's effects carried out (store, ports)
+    live         writes what a fact has changed, then has the machine's effects carried out (store, ports); and says to how
+                 many minions each batch may send beside the others
     machine      facts in, effects out: sending, holding and ending work on the state and its parts
                  (facts, state, kept; pending, pace, gates, inflight, outcomes)
     effects      publishes, asks, looks up, announces; each outcome is a fact again
 
-``sharing`` decides to how many minions a batch may send beside the others. summary, words and metrics tell how a batch
-stands; catalog, watch, tables and doctor serve the runner.
+summary, words and metrics tell how a batch stands; catalog, watch, tables and doctor serve the runner.
 """

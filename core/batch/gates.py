@@ -284,7 +284,7 @@ class Room(Kept):
     """
     Room for a batch beside the others: how much the batch wants, what it was given, and why it waits.
 
-    ``sharing.py`` limits how many minions are in flight over all batches.
+    ``live.py`` limits how many minions are in flight over all batches.
 
     :param spec: what was asked for.
     """

@@ -1,22 +1,25 @@
 """
-A batch that is being carried out: the machine with its alarm; and the turns in which an engine's batches are written.
+The batches that an engine carries out: each with its machine and its alarm, the turns in which they are written, and the
+room that each gets beside the others.
 
-The machine takes a fact. What has changed is written, together with what has changed of the other batches. Effects that
+A machine takes a fact. What has changed is written, together with what has changed of the other batches. Effects that
 change something outside are performed after that; if it cannot be written, all effects wait until it can. This holds no
-policy about batches. It must never wait for the disk on the loop's thread.
+policy about minions. It must never wait for the disk on the loop's thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import collections
+import heapq
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.store import Asks, BatchStore, ask_of, change_of
-from saltext.jobs.core.engine.alarm import Alarm, Clock
-from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.batch.ports import Ports
+from saltext.jobs.core.batch.store import Asks, ask_of, change_of
+from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.master.events import function_of
 
@@ -27,31 +30,92 @@ _DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Queue)
 
 #: Seconds by which the wall clock may drift from the engine's before windows are looked at again.
 CLOCK_SLACK = 0.5
-#: Seconds after which changes are written, unless an effect needs that sooner.
+#: Seconds after which changes are written, unless an effect needs that sooner, and progress is announced.
 _FLUSH = 1.0
+
+
+class Live:
+    """
+    :param batch: the machine.
+    :param ports: the ports to the world.
+    :param turns: writes what the batch takes, and performs its effects.
+    :param room: divides the room among batches.
+    """
+
+    def __init__(self, batch: Batch, ports: Ports, turns: Turns, room: Sharing) -> None:
+        self.batch, self.jid = batch, batch.spec.jid
+        self.functions = function_of({"fun": batch.spec.fun})  # in the form of a return
+        self._ports, self._turns, self._room = ports, turns, room
+        self._alarm = Alarm(ports.loop, ports.clock, lambda: self.step(facts.Tick()))
+        self.waiting = 0  # how many of its facts have effects that wait for the disk
+        self._quiet_waiters: list[Any] = []
+        self.asks: Asks = {}  # to be written with the rows
+        self.gone = False  # it is closed, and takes no facts any more
+        self.load_kept = False  # the job cache has the batch's load
+        self.is_new = False  # it was started in this process
+        self.served = 0  # in which round it last got room
+
+    def step(self, fact: facts.Fact) -> None:
+        """Have the batch take a fact, and perform its effects."""
+        if self.gone:
+            return  # the batch ended while the fact was on its way
+        effects = self.batch.step(fact, self._ports.clock.now(), self._ahead)
+        self._alarm.set(None if self.batch.closed else self.batch.next_due)
+        self._room.stepped(self.batch)
+        if not self.batch.is_publishing():
+            waiters, self._quiet_waiters = self._quiet_waiters, []
+            for waiter in waiters:
+                waiter.set_result(None)
+        for effect in effects:
+            if isinstance(effect, facts.Queue):
+                self.asks.update(ask_of(self.batch, effect.minions))
+        self._turns.took(self, effects)
+
+    @property
+    def _ahead(self) -> float:
+        return self._ports.wall() - self._ports.clock.now()
+
+    def heed_clock(self) -> None:
+        """Look at the windows if the wall clock was set. Call it every few seconds."""
+        if self.batch.schedule.bounded and abs(self._ahead - self.batch.schedule.ahead) >= CLOCK_SLACK:
+            self.step(facts.Tick())
+
+    async def durable(self) -> None:
+        """Return once all facts so far are durable, and their effects are done or under way."""
+        done = compat.Future()
+        self._turns.took(self, (), done)
+        await done
+
+    async def quiet(self) -> None:
+        """Return once no publish is under way."""
+        if self.batch.is_publishing():
+            waiter = compat.Future()
+            self._quiet_waiters.append(waiter)
+            await waiter
+
+    def close(self) -> None:
+        """Take no more facts."""
+        self.gone = True
+        self._alarm.close()
 
 
 class Turns:
     """
-    :param loop: the engine's tornado loop.
-    :param disk: the thread that waits for the disk.
-    :param store: writes rows; used in that thread.
+    :param ports: the ports to the world.
     :param perform: carries out effects of a batch, also none, once all before is durable; it must not raise.
     :param position: returns the place in the log up to which batches have taken it; it is written with what they took.
     """
 
     def __init__(
         self,
-        loop: Any,
-        disk: Worker,
-        store: BatchStore,
+        ports: Ports,
         perform: Callable[[Live, Sequence[facts.Effect]], None],
         position: Callable[[], Position | None],
     ) -> None:
-        self._loop, self._disk, self._store, self._perform = loop, disk, store, perform
-        self._position = position
+        self._ports, self._perform, self._position = ports, perform, position
         self._written: Position | None = None  # what was written last
         self._changed: dict[Live, None] = {}  # since they were written
+        self._in_progress: dict[Live, None] = {}  # since progress was announced
         #: What is to be done once that is durable, in this order: effects of a batch, and futures.
         self._todo: list[tuple[Live, Sequence[facts.Effect], Any]] = []
         self._is_writing = self._is_due = self._is_over = False
@@ -63,7 +127,7 @@ class Turns:
 
         :param done: a future, which is done once that and all before it is durable, and its effects are under way.
         """
-        self._changed[live] = None
+        self._changed[live] = self._in_progress[live] = None
         is_urgent = bool(done or live.batch.finished) or any(isinstance(effect, _DURABLE) for effect in effects)
         if is_urgent or self._todo or self.stands_still:
             live.waiting += 1
@@ -72,16 +136,16 @@ class Turns:
             self._perform(live, effects)
         if is_urgent and not self.stands_still:
             self.write()
-        elif not self._is_due:
+        if not self._is_due:
             self._is_due = True
-            self._loop.call_later(_FLUSH, self._flush)
+            self._ports.loop.call_later(_FLUSH, self._flush)
 
     def write(self) -> None:
         """Write what has changed, and go on with what waits for that; also after the disk has failed."""
         is_new = self._changed or self._todo or self._position() != self._written
         if is_new and not (self._is_writing or self._is_over):
             self._is_writing = True
-            self._loop.spawn_callback(self._write)
+            self._ports.loop.spawn_callback(self._write)
 
     def close(self) -> None:
         """Write and perform nothing more."""
@@ -91,6 +155,10 @@ class Turns:
         self._is_due = False
         if self._changed and not self.stands_still:
             self.write()
+        changed, self._in_progress = self._in_progress, {}
+        for live in changed:
+            if not (self._is_over or live.batch.finished):
+                self._perform(live, [facts.Announce("progress")])
 
     async def _write(self) -> None:
         try:
@@ -105,7 +173,7 @@ class Turns:
         position = self._position()
         self._changed.clear()
         try:
-            await self._disk.call(self._store.write, list(changes.values()), count > 0, position)
+            await self._ports.disk_worker.call(self._ports.store.write, list(changes.values()), count > 0, position)
         except Exception as exc:
             for live, change in changes.items():
                 live.batch.touched.update(change.parts)
@@ -132,81 +200,53 @@ class Turns:
         return True
 
 
-class Live:
+class Sharing:
     """
-    :param batch: the machine.
-    :param loop: the engine's tornado loop.
-    :param clock: the time of deadlines.
-    :param wall: returns Unix time, which windows follow.
-    :param turns: writes what the batch takes, and performs its effects.
-    :param stepped: called after each fact.
+    Divides ``max_in_flight``, the most minions in flight over all batches, among the batches.
+
+    A free slot goes to the batch with the fewest minions in flight, and among equals to the one that was served least
+    recently. So a small batch never waits for a large one to end, and no batch starves. A batch holds a slot only while a
+    minion is in flight, and needs no other batch to free it, so there is no deadlock. It must never give more than the limit
+    leaves, even if minions are in flight that were not given.
+
+    :param limit: how many minions may be in flight; None for any number, and then nothing is shared.
+    :param ports: the ports to the world.
+    :param lives: by jid, the batches under way. All that have minions in flight must be there before the first one takes a
+        fact.
     """
 
-    def __init__(
-        self,
-        batch: Batch,
-        loop: Any,
-        clock: Clock,
-        wall: Callable[[], float],
-        turns: Turns,
-        stepped: Callable[[Live], None],
-    ) -> None:
-        self.batch = batch
-        self.jid = batch.spec.jid
-        self.functions = function_of({"fun": batch.spec.fun})  # in the form of a return
-        self._loop, self._clock, self._wall, self._turns, self._stepped = loop, clock, wall, turns, stepped
-        self._alarm = Alarm(loop, clock, lambda: self.step(facts.Tick()))
-        self.waiting = 0  # how many of its facts have effects that wait for the disk
-        self._quiet_waiters: list[Any] = []
-        self.asks: Asks = {}  # to be written with the rows
-        self.gone = False  # it is closed, and takes no facts any more
-        self.load_kept = False  # the job cache has the batch's load
-        self.is_new = False  # it was started in this process
-        self.progress_timer: Any = None
-        self.progress_at = clock.now()  # time of the last progress event; the first one is "new"
+    def __init__(self, limit: int | None, ports: Ports, lives: Mapping[str, Live]) -> None:
+        self.limit, self._clock, self._lives, self._rounds = limit, ports.clock, lives, 0
+        self._alarm = Alarm(ports.loop, ports.clock, self._round)
 
-    def step(self, fact: facts.Fact) -> None:
-        """Have the batch take a fact, and perform its effects."""
-        if self.gone:
-            return  # the batch ended while the fact was on its way
-        effects = self.batch.step(fact, self._clock.now(), self._ahead)
-        self._alarm.set(None if self.batch.closed else self.batch.next_due)
-        self._stepped(self)
-        if not self.batch.is_publishing():
-            waiters, self._quiet_waiters = self._quiet_waiters, []
-            for waiter in waiters:
-                waiter.set_result(None)
-        for effect in effects:
-            if isinstance(effect, facts.Queue):
-                self.asks.update(ask_of(self.batch, effect.minions))
-        self._turns.took(self, effects)
-
-    @property
-    def _ahead(self) -> float:
-        return self._wall() - self._clock.now()
-
-    def heed_clock(self) -> None:
-        """Look at the windows if the wall clock was set. Call it every few seconds."""
-        if self.batch.schedule.bounded and abs(self._ahead - self.batch.schedule.ahead) >= CLOCK_SLACK:
-            self.step(facts.Tick())
-
-    async def durable(self) -> None:
-        """Return once all facts so far are durable, and their effects are done or under way."""
-        done = compat.Future()
-        self._turns.took(self, (), done)
-        await done
-
-    async def quiet(self) -> None:
-        """Return once no publish is under way."""
-        if self.batch.is_publishing():
-            waiter = compat.Future()
-            self._quiet_waiters.append(waiter)
-            await waiter
+    def stepped(self, batch: Batch) -> None:
+        """A batch has taken a fact: it may want more, or have freed slots, which are gathered for a while."""
+        if self.limit is None:
+            return
+        wants_first = batch.room.wanted and batch.room.limit is None
+        due = self._clock.now() + (0.0 if wants_first else batch.publish_window.longest)
+        self._alarm.set(due if self._alarm.due is None else min(due, self._alarm.due))
 
     def close(self) -> None:
-        """Stop the timers and take no more facts."""
-        self.gone = True
+        """Give nothing any more."""
         self._alarm.close()
-        if self.progress_timer is not None:
-            self._loop.remove_timeout(self.progress_timer)
-            self.progress_timer = None
+
+    def _round(self) -> None:
+        """Give the free room to the batches that want it, and tell the others what they wait for."""
+        self._rounds += 1
+        wanted = {jid: live.batch.room.wanted for jid, live in self._lives.items() if live.batch.room.wanted}
+        free = (self.limit or 0) - sum(len(live.batch.flights) for live in self._lives.values())
+        given = collections.Counter[str]()
+        heap = [(len(self._lives[jid].batch.flights), self._lives[jid].served, jid) for jid in wanted]
+        heapq.heapify(heap)
+        while heap and given.total() < free:
+            flying, served, jid = heapq.heappop(heap)
+            given[jid] += 1
+            if given[jid] < wanted[jid]:
+                heapq.heappush(heap, (flying + 1, served, jid))
+        for jid in sorted(wanted):
+            live, limit = self._lives[jid], None if given[jid] >= wanted[jid] else self.limit
+            if given[jid]:
+                live.served = self._rounds
+            if given[jid] or limit != live.batch.room.limit:
+                live.step(facts.Allotted(given[jid], limit))

@@ -2,8 +2,8 @@
 The batch_manager engine's shell: adopts the batches at its start, feeds them facts from the bus and from requests, looks
 after them while they run, and closes them.
 
-It holds no policy about batches. ``live.py`` writes what a fact changes and then acts on it, ``effects.py`` performs
-effects, and ``ports.py`` has the ports to the world.
+It holds no policy about batches. ``live.py`` writes what a fact changes and then acts on it, and ``effects.py`` performs
+effects.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.effects import Effects
-from saltext.jobs.core.batch.live import Live, Turns
+from saltext.jobs.core.batch import effects, facts
+from saltext.jobs.core.batch.live import Live, Sharing, Turns
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.metrics import Tally, figures
 from saltext.jobs.core.batch.ports import Ports
-from saltext.jobs.core.batch.sharing import Sharing
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import KEPT_ASIDE
 from saltext.jobs.core.batch.summary import counts, summary
@@ -50,25 +48,21 @@ class BatchShell:
 
     :param ports: the ports to the world.
     :param settings: the engine's options.
-    :param sharing: says to how many minions each batch may send beside the others.
     :param interval: seconds between two passes of the maintenance.
     """
 
-    def __init__(
-        self, ports: Ports, settings: BatchSettings, sharing: type[Sharing] = Sharing, interval: float = INTERVAL
-    ) -> None:
+    def __init__(self, ports: Ports, settings: BatchSettings, interval: float = INTERVAL) -> None:
         self._ports, self._interval = ports, interval
-        self._sharing = sharing(settings.max_in_flight, ports.loop, ports.clock, self._tell)
+        self.live: dict[str, Live] = {}
+        self._sharing = Sharing(settings.max_in_flight, ports, self.live)
         self._proof = Proof(ports.loop, ports.clock, ports.log(self, ports.store.cursor()), self)
         ports.questions.read_log = self._proof.read_on
-        self._effects = Effects(ports)
-        self._turns = Turns(ports.loop, ports.disk_worker, ports.store, self._perform, lambda: self._proof.position)
+        self._turns = Turns(ports, self._perform, lambda: self._proof.position)
         self.history = History()
         control = {verb: functools.partial(self._control, make) for verb, make in _WISHES.items()}
         self.service = Service(ports.loop, ports.inbox, {"start": self._start_batch, **control})
         self._timer: Any = None  # of the next maintenance, or of the next try to begin
         self._is_ready = False  # the batches that an earlier engine left are known
-        self.live: dict[str, Live] = {}
         self._adopted: set[Live] = set()  # those of ``live`` that were not told yet that this engine has started
         self._tally = Tally(ports.clock.now())
 
@@ -102,11 +96,6 @@ class BatchShell:
             **of_publisher(BATCH_MANAGER, ports.publisher),
             **of_bus(BATCH_MANAGER, ports.bus),
         }
-
-    def _tell(self, jid: str, fact: facts.Fact) -> None:
-        """Have a batch take a fact, unless it has ended."""
-        if jid in self.live:
-            self.live[jid].step(fact)
 
     def close(self) -> None:
         """Release everything. All state is in the rows."""
@@ -172,7 +161,7 @@ class BatchShell:
             return
         self._ports.questions.logged(record)
         if self.functions_of(record.jid, record.minion) is not None:
-            self._tell(record.jid, facts.Returned(record.minion, record.retcode))
+            self.live[record.jid].step(facts.Returned(record.minion, record.retcode))
 
     def on_read(self) -> None:
         """Do nothing: effects that need the log read to its end see to that themselves (``Proof.read_on``)."""
@@ -180,25 +169,19 @@ class BatchShell:
     def on_lost(self) -> None:
         """The log may lack returns: look in the job cache for all that would change anything."""
         for live in list(self.live.values()):
-            self._attempt(f"batch {live.jid}", self._effects.look_for_returns, live)
+            minions = tuple(live.batch.unsettled())
+            if minions:
+                effects.perform(self._ports, live, [facts.LookUp(minions)])
 
     def on_gap(self) -> None:
         """Events may have been lost: acknowledgements and wake-ups."""
         for live in list(self.live.values()):
-            self._attempt(f"batch {live.jid}", self._doubt_silence, live)
+            if live.batch.flights:
+                self._attempt(f"batch {live.jid}", live.step, facts.EventsLost())
         self.take_requests()
 
-    def _doubt_silence(self, live: Live) -> None:
-        if live.batch.flights:
-            live.step(facts.EventsLost())
-
-    def _stepped(self, live: Live) -> None:
-        """A batch has taken a fact."""
-        self._effects.plan_progress(live)
-        self._sharing.stepped(live.batch)
-
     # -- requests -----------------------------------------------------------------------------------------------------
-    # Each gives its batch a fact at once, and is answered when the fact is durable.
+    # Each gives its batch a fact at once. It has been carried out when the fact is durable and a publish under way is over.
 
     def _control(self, make: Callable[[Mapping[str, Any], str], facts.Fact], request: Mapping[str, Any]) -> Any:
         fact = make(request, str(request.get("user", "")))
@@ -212,7 +195,6 @@ class BatchShell:
         return self._carried_out(live)
 
     async def _carried_out(self, live: Live) -> bool:
-        """Wait until the publish under way, if any, is over: only then has the request been carried out."""
         await live.durable()
         await live.quiet()
         return True
@@ -227,39 +209,38 @@ class BatchShell:
         if ended:  # the request is from before a crash, and the batch has ended
             return summary(ended, ports.clock.now())
         if known is None:
-            strangers = await ports.rights_worker.call(ports.permission.strangers, spec.minions)
-            if strangers:
-                raise ValueError(
-                    f"the master whose engine leads has not accepted the keys of {len(strangers)} of the minions, such as "
-                    f"{strangers[0]}: accept them there too (salt-run batch.masters names it)"
-                )
-            spec = self._completed(spec)
-            if spec.offline == "queue":  # the retry queue delivers only jobs that it finds in the job cache
-                await self._effects.store_load(spec, is_new=True)
-            batch = Batch(spec, ports.clock.now())
-            known = self._take_in(batch)
-            known.is_new = True
-            batch.room.shared = self._sharing.limit is not None
-            await known.durable()
-            log.info("Batch %s: %s on %d minions, started by %s", spec.jid, spec.fun, len(spec.minions), spec.user)
+            known = await self._new(spec)
         if known.batch.started is None:
             known.step(facts.Tick())
         return summary(known.batch, ports.clock.now())
 
-    def _completed(self, spec: Spec) -> Spec:
-        """Return the Spec with values from the engine's options. :raises ValueError: if it cannot be carried out."""
-        if spec.offline == "queue" and not self._ports.can_queue():
+    async def _new(self, spec: Spec) -> Live:
+        """Take in a new batch. :raises ValueError: if it cannot be carried out."""
+        ports = self._ports
+        strangers = await ports.rights_worker.call(ports.permission.strangers, spec.minions)
+        if strangers:
             raise ValueError(
-                f"offline is 'queue', but no {JOB_RETRY} engine runs that could deliver the job to minions that are away; "
-                f"add {JOB_RETRY} to `engines:` or choose another `offline`"
+                f"the master whose engine leads has not accepted the keys of {len(strangers)} of the minions, such as "
+                f"{strangers[0]}: accept them there too (salt-run batch.masters names it)"
             )
-        return dataclasses.replace(spec, acks=self._ports.acks)
+        if spec.offline == "queue":
+            if not ports.can_queue():
+                raise ValueError(
+                    f"offline is 'queue', but no {JOB_RETRY} engine runs that could deliver the job to minions that are "
+                    f"away; add {JOB_RETRY} to `engines:` or choose another `offline`"
+                )
+            # the retry queue delivers only jobs that it finds in the job cache
+            await effects.store_load(ports, spec, is_new=True)
+        live = self._take_in(Batch(dataclasses.replace(spec, acks=ports.acks), ports.clock.now()))
+        live.is_new = True
+        live.batch.room.shared = self._sharing.limit is not None
+        await live.durable()
+        log.info("Batch %s: %s on %d minions, started by %s", spec.jid, spec.fun, len(spec.minions), spec.user)
+        return live
 
     def _take_in(self, batch: Batch) -> Live:
         ports = self._ports
-        live = Live(batch, ports.loop, ports.clock, ports.wall, self._turns, self._stepped)
-        self._sharing.enter(batch)
-        self.live[live.jid] = live
+        live = self.live[batch.spec.jid] = Live(batch, ports, self._turns, self._sharing)
         self.wake()
         self._attempt(f"the state file of batch {live.jid}", ports.store.show_to_salt, batch.spec, batch.created)
         return live
@@ -317,9 +298,9 @@ class BatchShell:
         self._ports.store.forget(Kind.ASIDE, now - KEPT_ASIDE)
         self.service.sweep(now)
 
-    def _perform(self, live: Live, effects: Sequence[facts.Effect]) -> None:
+    def _perform(self, live: Live, wanted: Sequence[facts.Effect]) -> None:
         """Perform effects of a batch, and close it after its last ones."""
-        self._effects.perform(live, effects)
+        effects.perform(self._ports, live, wanted)
         if live.batch.finished and not (live.waiting or live.batch.closed):
             live.batch.closed = True
             self._ports.loop.spawn_callback(self._close_down, live)
@@ -329,12 +310,11 @@ class BatchShell:
         await live.durable()
         live.close()
         del self.live[live.jid]
-        self._sharing.leave(live.jid)
         self._tally.add(live.batch)
         log.info("Batch %s has ended: %s", live.jid, counts(live.batch))
         if live.batch.halted is not None:
             # Tell what became of the minions that were in flight when it was halted.
-            self._effects.perform(live, [facts.Announce("progress")])
+            effects.perform(self._ports, live, [facts.Announce("progress")])
 
 
 #: For each verb of a request: what makes the fact, from the request and the user who asks.

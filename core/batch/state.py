@@ -231,7 +231,7 @@ class BatchState(Kept):
                 return
         ping_at = self.presence.next_due()
         yield None if ping_at is None else max(ping_at, self.pace.not_before)
-        yield None if self.room.wanted else self.pace.publish_at  # then ``sharing.py`` allots minions
+        yield None if self.room.wanted else self.pace.publish_at  # then ``live.py`` allots minions
         yield self.pace.cooling[0] if self.pace.cooling and self.waiting else None
 
     def pending(self) -> list[str]:

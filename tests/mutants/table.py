@@ -170,7 +170,7 @@ _TABLE = (
     ),
     (
         "more minions are in flight over all batches than may be",
-        "core/batch/sharing.py",
+        "core/batch/live.py",
         "while heap and given.total() < free:",
         "while heap and given.total() <= free:",
         TOGETHER,

@@ -7,7 +7,6 @@ import errno
 
 from saltext.jobs.core.batch.catalog import add_late_returns
 from saltext.jobs.core.batch.ports import Ports
-from saltext.jobs.core.batch.sharing import Sharing
 from saltext.jobs.core.batch.shell import INTERVAL, BatchShell
 from saltext.jobs.core.batch.spec import PUBLISH_WINDOW
 from saltext.jobs.core.batch.store import BatchStore
@@ -331,7 +330,6 @@ class ShellBench:
     """
 
     logged = False
-    sharing = Sharing
 
     def __init__(self, root, minions="abcd", store=BatchStore, logged=None, unproven="", interval=INTERVAL, **settings):
         minions = [FakeMinion(name) if isinstance(name, str) else name for name in minions]
@@ -412,7 +410,7 @@ class ShellBench:
         return [minion for request in asked for minion in request["minions"]]
 
     def start(self, **ports):
-        self.shell = BatchShell(dataclasses.replace(self.ports(), **ports), self.settings, self.sharing, self.interval)
+        self.shell = BatchShell(dataclasses.replace(self.ports(), **ports), self.settings, self.interval)
         self.shell.start()
         self.run(2 * LATENCY)
 
