@@ -98,6 +98,7 @@ SHELLS = {
         "effects",
         "live",
         "minion_data",
+        "native",
         "permission",
         "ports",
         "shell",

@@ -5,13 +5,13 @@ Looks up batches for the runner: ours, in their rows, and those of Salt 3008's o
 from __future__ import annotations
 
 import fnmatch
-import sys
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.batch import summary, words
+from saltext.jobs.core.batch import native, summary, words
 from saltext.jobs.core.batch.facts import Returned
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.outcomes import Outcome
@@ -49,7 +49,7 @@ class Catalog:
         sees: Callable[[Mapping[str, Any]], bool] = lambda load: True,
         owed: Owed | None = None,
     ) -> None:
-        self._sees, self._owed = sees, owed
+        self._opts, self._sees, self._owed = opts, sees, owed
         self._told: dict[str, Minions] = {}  # by jid: what the retry queue says of minions
         self._store, self._returns = BatchStore(opts), Returns(site_of(opts).tables, JobCache(opts), is_fed(opts))
         self.engine = requests.is_running(opts, BATCH_MANAGER)
@@ -100,7 +100,7 @@ class Catalog:
 
     def native(self, jid: str) -> dict[str, Any] | None:
         """Return the state of a batch of Salt 3008's own, or None."""
-        return self._store.read_native(jid)
+        return native.read(self._opts, jid) if self._store.kind_of(jid) is None else None
 
     def need_native(self, jid: str) -> dict[str, Any]:
         """Return the state of a batch of Salt 3008's own. :raises Refused: if there is none that can be read."""
@@ -115,29 +115,17 @@ class Catalog:
         if batch is not None:
             return self._summary(batch), self.minions(batch)
         state = self.need_native(jid)
-        return self._of_native(state), summary.native_minions(state)
+        return self._of_native(state), native.minions(state)
 
     def active(self) -> list[Summary]:
         """Return the summaries of all batches that have not ended, oldest first."""
-        ours = [self._listed(jid) for jid in self._store.jids(Kind.OPEN)]
-        states = [self.native(jid) for jid in self._store.native_jids()]
-        foreign = [self._of_native(state) for state in states if state]
-        found = [item for item in (*ours, *foreign) if item and item["state"] not in words.OVER]
-        return sorted(found, key=lambda item: str(item["jid"]))
+        found = map(self._listed, sorted({*self._store.jids(Kind.OPEN), *native.active(self._opts)}))
+        return [item for item in found if item and item["state"] not in words.OVER]
 
-    def newest(self, limit: int, wanted: Callable[[Summary], bool] | None = None) -> list[Summary]:
-        """Return the summaries of up to ``limit`` batches, newest first. ``wanted`` chooses among them; None for all."""
-        # With ``wanted``, every file of Salt's own batches must be read.
-        states = self._store.native_states(limit if wanted is None else sys.maxsize)
-        foreign = {str(found["jid"]): self._of_native(found) for found in states}
-        result: list[Summary] = []
-        for jid in sorted({*self._store.jids(Kind.OPEN, Kind.ENDED), *foreign}, reverse=True):
-            if len(result) == limit:
-                break
-            found = foreign.get(jid) or self._listed(jid)
-            if found and (wanted is None or wanted(found)):
-                result.append(found)
-        return result
+    def newest(self, limit: int, wanted: Callable[[Summary], bool] = lambda found: True) -> list[Summary]:
+        """Return the summaries of up to ``limit`` wanted batches, newest first; of Salt's own only those that are active."""
+        jids = sorted({*self._store.jids(Kind.OPEN, Kind.ENDED), *native.active(self._opts)}, reverse=True)
+        return list(itertools.islice((found for jid in jids if (found := self._listed(jid)) and wanted(found)), limit))
 
     def _summary(self, batch: Batch) -> Summary:
         # Whether its engine runs and answers; once the batch has ended that does not matter.
@@ -147,7 +135,7 @@ class Catalog:
         return {**found, **dict(zip(names, engine, strict=True))}
 
     def _of_native(self, state: Mapping[str, Any]) -> Summary:
-        return summary.native_summary(state, time.time(), self._sees({}))
+        return native.summary(state, time.time(), self._sees({}))
 
     def _listed(self, jid: str) -> Summary | None:
         """Return the summary of a batch; None if it is damaged, which is logged: the list is shown without it."""
@@ -156,7 +144,10 @@ class Catalog:
         except Refused as exc:
             log.error("A batch is left out of the list: %s", exc)
             return None
-        return self._summary(batch) if batch is not None else None
+        if batch is not None:
+            return self._summary(batch)
+        state = self.native(jid)
+        return self._of_native(state) if state else None
 
 
 def add_late_returns(batch: Batch, returns: Returns) -> None:
@@ -175,9 +166,9 @@ def add_late_returns(batch: Batch, returns: Returns) -> None:
 
 def chooser(
     state: str | None, fun: Sequence[str], user: Sequence[str], start: float | None, end: float | None
-) -> Callable[[Summary], bool] | None:
+) -> Callable[[Summary], bool]:
     """
-    Return a filter of batches; None if it would let all through.
+    Return a filter of batches.
 
     :param state: the state, or the word for it.
     :param fun: globs of functions; none for all.
@@ -185,24 +176,21 @@ def chooser(
     :param start: Unix time of the earliest start.
     :param end: Unix time of the latest start.
     """
-    if not (state or fun or user) and start is None and end is None:
-        return None
+
+    def fits(value: Any, globs: Sequence[str]) -> bool:
+        return not globs or any(fnmatch.fnmatchcase(str(value), glob) for glob in globs)
 
     def is_wanted(found: Summary) -> bool:
         created = found.get("created") or 0.0
         return (
             state in (None, found["state"], words.word(found))
-            and _fits(found.get("fun"), fun)
-            and _fits(found.get("user"), user)
+            and fits(found.get("fun"), fun)
+            and fits(found.get("user"), user)
             and (start is None or created >= start)
             and (end is None or created <= end)
         )
 
     return is_wanted
-
-
-def _fits(value: Any, globs: Sequence[str]) -> bool:
-    return not globs or any(fnmatch.fnmatchcase(str(value), glob) for glob in globs)
 
 
 def with_retcode(found: Mapping[str, Any]) -> Summary:

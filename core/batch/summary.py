@@ -1,6 +1,5 @@
 """
-A batch as seen from outside: the summary of ``batch.status``, the batch's minions, and the payloads of its events. Also
-batches of Salt 3008's own manager or its CLI, and what that manager is shown of ours.
+A batch as seen from outside: the summary of ``batch.status``, the batch's minions, and the payloads of its events.
 
 Pure: stdlib only. It must never show a return's payload.
 """
@@ -15,7 +14,7 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
 from saltext.jobs.core.batch.spec import Spec
-from saltext.jobs.core.display.command import HIDDEN, published_words, shown, words_of
+from saltext.jobs.core.display.command import HIDDEN, shown, words_of
 from saltext.jobs.core.display.moments import local, span
 from saltext.jobs.core.display.text import counted
 
@@ -211,9 +210,10 @@ def _seconds_left(batch: Batch, numbers: Mapping[str, Any]) -> float | None:
 # -- its minions -------------------------------------------------------------------------------------------------------
 
 
-def _minion(
+def minion_record(
     state: str, since: float | None, retcode: Any = None, started: float | None = None, **more: Any
 ) -> dict[str, Any]:
+    """Return what ``batch.minions`` shows of a minion."""
     return {"state": state, "since": since, "started": started, "retcode": retcode, **more}
 
 
@@ -224,12 +224,12 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
     has ``group`` too, an active minion has ``seen``: when it was last seen to run the job, and a lost one that is known to
     have begun the job has ``begun``.
     """
-    known = {minion: _minion("pending", batch.created) for minion in batch.pending()}
+    known = {minion: minion_record("pending", batch.created) for minion in batch.pending()}
     for minion, flight in batch.flights.items():
         since = flight.began or flight.since
-        known[minion] = _minion("active", since, None, since, seen=max(since, flight.since))
+        known[minion] = minion_record("active", since, None, since, seen=max(since, flight.since))
     for minion, (outcome, since, retcode, started) in batch.outcomes.items():
-        known[minion] = _minion(outcome.value, since, retcode, started)
+        known[minion] = minion_record(outcome.value, since, retcode, started)
     for minion in batch.record.begun:
         if known[minion]["state"] == Outcome.LOST.value:
             known[minion]["begun"] = True
@@ -237,73 +237,3 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
         for minion, record in known.items():
             record["group"] = batch.spec.groups[batch.membership.of(minion)][0]
     return {minion: known[minion] for minion in sorted(known)}
-
-
-# -- batches of Salt's own ---------------------------------------------------------------------------------------------
-# ``native_summary`` and ``native_minions`` get the contents of state files whose form ``store.py`` has checked.
-
-
-def native_view(spec: Spec, created: float) -> dict[str, Any]:
-    """
-    Return what Salt 3008 is shown of a batch, in the form of its ``.batch.p``.
-
-    It names no minion and says that the batch is halted. So Salt's manager, at its start or on a forged event, finds nothing
-    to publish, to time out or to announce. The real state is in the database, which our runner reads.
-
-    :param created: Unix time.
-    """
-    same = ("jid", "fun", "tgt", "tgt_type", "batch_wait", "timeout", "gather_job_timeout", "ret", "user")
-    return {
-        **{name: getattr(spec, name) for name in same},
-        **{name: [] for name in ("arg", "all_minions", "pending", "wait")},
-        **{name: {} for name in ("kwargs", "active", "done", "failed")},
-        "batch_size": spec.sizes[-1],
-        "failhard": False,
-        "driver": DRIVER,
-        "created": created,
-        "last_progress": created,
-        "halted": True,
-        "halted_reason": "driven by the batch_manager engine of saltext-jobs: see salt-run batch.status",
-    }
-
-
-def native_summary(state: Mapping[str, Any], now: float, is_seen: bool = True) -> dict[str, Any]:
-    """Return the summary of a batch that Salt 3008's own manager or its CLI drives, from its state file."""
-    halted, progress = bool(state.get("halted")), state.get("last_progress")
-    same = (
-        "jid",
-        "fun",
-        "tgt",
-        "tgt_type",
-        "batch_size",
-        "halted_reason",
-        "driver",
-        "user",
-        "created",
-        "last_progress",
-    )
-    active, pending = (len(state.get(name) or ()) for name in ("active", "pending"))
-    return {
-        **{name: state.get(name) for name in same},
-        "arguments": published_words(state.get("arg")) if is_seen else [HIDDEN],
-        **dict.fromkeys((outcome.value for outcome in Outcome), 0),
-        "total": len(state.get("all_minions") or ()),
-        "completed": len(state.get("done") or ()),
-        "active": active,
-        "pending": pending,
-        "failed": len(state.get("failed") or ()),
-        "state": "halted" if halted else "running" if active or pending else "complete",
-        "halted": halted,
-        "age_seconds": max(0.0, now - progress) if progress else None,
-    }
-
-
-def native_minions(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the minions of a batch of Salt's own in the form of ``minions``."""
-    result = {minion: _minion("pending", state.get("created")) for minion in state.get("pending") or ()}
-    result |= {minion: _minion("active", since, None, since) for minion, since in (state.get("active") or {}).items()}
-    for minion, data in (state.get("done") or {}).items():
-        code = data.get("retcode") if isinstance(data, Mapping) else None
-        result[minion] = _minion("failed" if code else "completed", None, code)
-    result |= {minion: _minion("failed", None) for minion in state.get("failed") or {}}
-    return {minion: result[minion] for minion in sorted(result)}

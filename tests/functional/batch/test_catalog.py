@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import salt.payload
 
+from saltext.jobs.core.batch import native
 from saltext.jobs.core.batch.catalog import Catalog, chooser
 from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import JobCacheError, Refused
 from saltext.jobs.core.master.job_cache import JobCache
 from tests.functional.options import options_in
@@ -79,10 +82,10 @@ def test_batches_are_listed_by_state_function_user_and_time(catalog, asked, foun
 
 def test_a_native_batch_that_disappears_before_the_second_look_is_refused_as_unknown(tmp_path):
     opts, jid = options_in(tmp_path), JIDS[0]
-    store, catalog = BatchStore(opts), Catalog(opts)
-    store.write_native(jid, {"jid": jid, "driver": "cli"})
+    path, catalog = native.path_of(opts, jid), Catalog(opts)
+    files.write_atomic(path, salt.payload.dumps({"jid": jid, "driver": "cli"}))
     assert catalog.find(jid)[0]["jid"] == catalog.need_native(jid)["jid"] == jid
-    store.native_path(jid).unlink()  # as Salt's maintenance does between the two
+    path.unlink()  # as Salt's maintenance does between the two
     for look in (catalog.find, catalog.need_native):
         with pytest.raises(Refused, match=rf"^{jid} is no batch; "):
             look(jid)

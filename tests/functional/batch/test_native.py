@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.batch.summary import native_view
+from saltext.jobs.core.batch import native
 from tests.unit.batch.bench import BEGIN, spec
 
 batch_manager = pytest.importorskip("salt.utils.batch_manager", reason="Salt 3008 is the first release that has it")
@@ -49,9 +48,8 @@ def manager(opts, outside):
 @pytest.fixture
 def shown(opts):
     """The file that Salt is shown of our batch."""
-    store = BatchStore(opts)
-    store.write_native(OURS.jid, native_view(OURS, BEGIN))
-    return store.native_path(OURS.jid)
+    native.show(opts, OURS, BEGIN)
+    return native.path_of(opts, OURS.jid)
 
 
 def events_of(jid):

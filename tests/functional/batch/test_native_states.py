@@ -11,9 +11,11 @@ import salt.payload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from saltext.jobs.core.batch import native
 from saltext.jobs.core.batch.catalog import Catalog
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk import files
+from tests.unit.batch.bench import Bench
 
 JID = "20260516101112131415"
 GOOD = {
@@ -56,14 +58,46 @@ def opts(tmp_path):
 def show_all(opts):
     catalog = Catalog(opts)
     catalog.active()
-    return [batch["jid"] for batch in catalog.newest(20, None)]
+    return [batch["jid"] for batch in catalog.newest(20)]
 
 
 def write(opts, jid, state):
-    path = BatchStore(opts).native_path(jid)
+    path = native.path_of(opts, jid)
     os.makedirs(path.parent, exist_ok=True)
     files.write_atomic(path, salt.payload.dumps(state))
-    files.write_atomic(pathlib.Path(opts["cachedir"], "batch_active.p"), salt.payload.dumps([jid]))
+    index = pathlib.Path(opts["cachedir"], "batch_active.p")
+    jids = salt.payload.loads(index.read_bytes()) if index.exists() else []
+    files.write_atomic(index, salt.payload.dumps([*jids, jid]))
+
+
+def test_it_is_summed_up_as_a_batch_of_ours(opts):
+    write(opts, JID, {**GOOD, "all_minions": ["a", "b", "c"], "failed": {"c": "timeout"}})
+    summary, minions = Catalog(opts).find(JID)
+    counts = {name: summary[name] for name in ("total", "completed", "pending", "failed", "lost", "state", "driver")}
+    assert counts == {"total": 3, "completed": 1, "pending": 1, "failed": 1, "lost": 0} | {
+        "state": "running",
+        "driver": "master",
+    }
+    assert {name: record["state"] for name, record in minions.items()} == {
+        "a": "completed",
+        "b": "pending",
+        "c": "failed",
+    }
+
+
+def test_the_state_file_of_a_batch_of_ours_is_never_read_whatever_is_in_it(opts):
+    for jid, ended in (("1", False), ("2", True)):
+        Bench("ab", "2", jid=jid).keep(BatchStore(opts), ended=ended)
+        write(opts, jid, {**GOOD, "jid": jid, "driver": "cli"})
+        assert Catalog(opts).native(jid) is None
+        assert Catalog(opts).find(jid)[0]["driver"] == "engine"
+
+
+@pytest.mark.parametrize("content", [b"", b"\xc1", {"a": 1}, ["../x", 3]], ids=str)
+def test_what_is_damaged_or_invalid_in_the_index_of_salts_own_manager_is_passed_over(opts, content):
+    index = pathlib.Path(opts["cachedir"], "batch_active.p")
+    index.write_bytes(content if isinstance(content, bytes) else salt.payload.dumps(content))
+    assert Catalog(opts).active() == []
 
 
 def test_a_state_that_names_another_job_is_shown_nowhere(opts):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import concurrent.futures
 import datetime
 import os
-import pathlib
 import time
 
 import pytest
 import salt.payload
 
+from saltext.jobs.core.batch import native
 from saltext.jobs.core.batch.facts import PublishFailed
 from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger.batches import Kind
 from tests.database import change_batch
@@ -65,7 +66,6 @@ def test_whatever_a_job_has_in_its_arguments_a_minion_returns_and_a_reason_says_
 @pytest.mark.parametrize("jid", ["none", "../../etc/passwd", "", ".", "a/b", "a\0b"])
 def test_a_jid_without_a_batch_reads_as_none(store, jid):
     assert store.read(jid) is None
-    assert store.read_native(jid) is None
 
 
 @pytest.mark.parametrize(
@@ -103,44 +103,15 @@ def test_a_batch_that_cannot_be_read_at_this_moment_does_not_count_as_damaged(st
     assert store.load(JID).spec.jid == JID
 
 
-@pytest.mark.parametrize(
-    ("content", "jids"), [(b"", []), (b"\xc1", []), ({"a": 1}, []), (["../x", 3, "1"], ["1"])], ids=str
-)
-def test_what_is_damaged_or_invalid_in_the_index_of_salts_own_manager_is_passed_over(store, opts, content, jids):
-    index = pathlib.Path(opts["cachedir"], "batch_active.p")
-    index.write_bytes(content if isinstance(content, bytes) else salt.payload.dumps(content))
-    assert store.native_jids() == jids
-
-
-def test_native_batches_are_listed_latest_first_and_broken_ones_and_ours_left_out(store):
-    Bench("ab", "2", jid="5").keep(store)
-    for number, jid in enumerate(["1", "2", "3", "4", "5"]):
-        store.write_native(jid, {"jid": jid, "driver": "engine" if jid == "4" else "master"})
-        os.utime(store.native_path(jid), (number, number))
-    store.native_path("2").write_bytes(b"\xc1")
-    assert [state["jid"] for state in store.native_states(5)] == ["3", "1"]
-    assert [state["jid"] for state in store.native_states(1)] == ["3"]
-
-
-def test_the_state_file_of_a_batch_of_ours_is_never_read_whatever_is_in_it(store):
-    Bench("ab", "2", jid="1").keep(store)
-    Bench("ab", "2", jid="2").keep(store, ended=True)
-    for jid in ("1", "2"):
-        store.write_native(jid, {"jid": jid, "driver": "cli"})
-        assert store.read_native(jid) is None
-    store.write_native("3", {"jid": "3", "driver": "cli"})
-    assert store.read_native("3")["driver"] == "cli"
-
-
 def test_ended_batches_are_forgotten_when_they_are_old_enough_and_other_files_of_their_jobs_stay(opts, store):
     for jid in ("1", "2", "3"):
         Bench("ab", "2", jid=jid).keep(store, ended=True)
-        store.write_native(jid, {"jid": jid})
-    load = store.native_path("3").with_name(".load.p")
+        files.write_atomic(native.path_of(opts, jid), salt.payload.dumps({"jid": jid}))
+    load = native.path_of(opts, "3").with_name(".load.p")
     load.write_bytes(b"x")
     for jid in ("1", "3"):
         change_batch(opts, jid, at=time.time() - 2000)
     store.forget(Kind.ENDED, before=time.time() - 1000)
     assert store.jids(*Kind) == ["2"]
-    assert not store.native_path("1").parent.exists()
+    assert not native.path_of(opts, "1").parent.exists()
     assert os.listdir(load.parent) == [".load.p"]

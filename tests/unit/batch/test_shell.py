@@ -7,6 +7,7 @@ import os
 import pytest
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.batch import native
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -59,7 +60,7 @@ def test_local_cache_keeps_the_job_of_a_batch_while_the_batch_is_under_way(bench
     for minion in bench.master.minions.values():
         minion.seconds = 30.0
     bench.begin("abcd", "2", timeout=60.0)
-    job = bench.store.native_path(JID).with_name("jid")
+    job = native.path_of(bench.opts, JID).with_name("jid")
     job.parent.mkdir(parents=True, exist_ok=True)
     job.write_text(JID)
     os.utime(job, (1, 1))

@@ -10,13 +10,6 @@ from saltext.jobs.core.batch.watch import progress_line
 from tests.unit.batch.bench import BEGIN, spec
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
-#: What Salt 3008 writes into a batch's state file (DESIGN.md).
-NATIVE_KEYS = {
-    *("jid", "fun", "arg", "kwargs", "tgt", "tgt_type", "all_minions", "pending", "active", "done", "failed", "wait"),
-    *("batch_size", "batch_wait", "failhard", "timeout", "gather_job_timeout", "ret", "user", "driver", "created"),
-    *("last_progress", "halted", "halted_reason"),
-}
-
 
 def shown(bench):
     return batch_summary.summary(bench.batch(), bench.clock.now())
@@ -85,30 +78,6 @@ def test_how_long_a_batch_takes_goes_by_the_run_time_and_the_size(tmp_path):
         bench.reply("stop")
         assert (shown(bench)["eta_seconds"], shown(bench)["stopped_by"]) == (10, "ann"), "the two in flight are left"
         assert bench.end() and shown(bench)["stopped_by"] == "ann"
-
-
-def test_what_salt_is_shown_has_its_keys_and_nothing_that_could_be_published():
-    view = batch_summary.native_view(spec("abc", user="ann"), BEGIN)
-    assert view.keys() == NATIVE_KEYS
-    assert (view["driver"], view["halted"]) == ("engine", True)
-    assert not any(view[key] for key in ("arg", "kwargs", "all_minions", "pending", "active", "done", "failed", "wait"))
-
-
-def test_a_native_batch_is_summed_up_in_the_same_way():
-    state = {
-        "jid": "1",
-        "all_minions": list("abc"),
-        "pending": ["c"],
-        "active": {},
-        "done": {"a": {"retcode": 0}},
-        "failed": {"b": "timeout"},
-        "last_progress": BEGIN,
-        "driver": "master",
-    }
-    summary = batch_summary.native_summary(state, BEGIN + 10)
-    assert (summary["total"], summary["completed"], summary["failed"], summary["state"]) == (3, 1, 1, "running")
-    assert summary["age_seconds"] == 10
-    assert batch_summary.native_minions(state)["a"]["state"] == "completed"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,159 @@
+"""
+Batches of Salt 3008's own manager or its CLI: what our runner shows of them, and what that manager is shown of ours.
+
+    <cachedir>/jobs/<jid_dir>/.batch.p  all that Salt 3008 sees of a batch; ours is written when an engine takes it up
+    <cachedir>/batch_active.p           Salt 3008's index of its own batches; only read
+
+It must never write into Salt's index: when Salt's own manager starts, it adopts every batch in there and publishes to the
+minions that are left. It must never believe ``.batch.p``: Salt's manager writes anything into it that a forged event
+carries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import salt.payload
+import salt.utils.jid
+
+from saltext.jobs.core import lines
+from saltext.jobs.core.batch.outcomes import Outcome
+from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.summary import DRIVER, minion_record
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.display.command import HIDDEN, published_words
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ids import is_plain
+
+log = lines.logger(__name__)
+
+
+def path_of(opts: Mapping[str, Any], jid: str) -> pathlib.Path:
+    """Return the path of a job's ``.batch.p``."""
+    jobs = os.path.join(opts["cachedir"], "jobs")
+    return pathlib.Path(salt.utils.jid.jid_dir(jid, jobs, opts.get("hash_type", "sha256"))) / ".batch.p"
+
+
+# -- ours, for Salt ----------------------------------------------------------------------------------------------------
+
+
+def show(opts: Mapping[str, Any], spec: Spec, created: float) -> None:
+    """
+    Show Salt 3008 that this batch needs nothing from its manager, which complains about an announced batch without such a
+    file. It names no minion and says that the batch is halted. So that manager, at its start or on a forged event, finds
+    nothing to publish, to time out or to announce. The real state is in the database, which our runner reads.
+
+    :param created: Unix time.
+    :raises OSError:
+    """
+    same = ("jid", "fun", "tgt", "tgt_type", "batch_wait", "timeout", "gather_job_timeout", "ret", "user")
+    state = {
+        **{name: getattr(spec, name) for name in same},
+        **{name: [] for name in ("arg", "all_minions", "pending", "wait")},
+        **{name: {} for name in ("kwargs", "active", "done", "failed")},
+        "batch_size": spec.sizes[-1],
+        "failhard": False,
+        "driver": DRIVER,
+        "created": created,
+        "last_progress": created,
+        "halted": True,
+        "halted_reason": "driven by the batch_manager engine of saltext-jobs: see salt-run batch.status",
+    }
+    files.write_atomic(path_of(opts, spec.jid), salt.payload.dumps(state))
+
+
+def remove(opts: Mapping[str, Any], jid: str) -> None:
+    """Remove a job's ``.batch.p``, and its directory if that is empty then."""
+    path = path_of(opts, jid)
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+        path.parent.rmdir()
+
+
+# -- Salt's, for us ----------------------------------------------------------------------------------------------------
+
+
+def active(opts: Mapping[str, Any]) -> list[str]:
+    """Return the jids of the batches that are active for Salt 3008; an unreadable index counts as empty."""
+    try:
+        jids = files.read_msgpack(pathlib.Path(opts["cachedir"], "batch_active.p"))
+    except (StateError, OSError) as exc:
+        log.warning("Salt's own batches may be missing: %s", exc)
+        return []
+    return [jid for jid in jids if is_plain(jid)] if isinstance(jids, (list, tuple)) else []
+
+
+def read(opts: Mapping[str, Any], jid: str) -> dict[str, Any] | None:
+    """Return the state of a batch of Salt's own; None if there is none, or none that is readable and of this job."""
+    try:
+        state = files.read_msgpack(path_of(opts, jid)) if is_plain(jid) else None
+    except (StateError, OSError) as exc:
+        log.debug("Ignoring a file: %s", exc)
+        return None
+    if not _is_state(state) or state["jid"] != jid or state.get("driver") == DRIVER:
+        return None
+    return dict(state)
+
+
+def _is_state(state: Any) -> bool:
+    """
+    Tell whether this has the form of a batch state of Salt 3008's own manager or its CLI.
+
+    The manager writes down the content of an event ``salt/batch/<jid>/new``, which any accepted minion can fire.
+    """
+    if not isinstance(state, Mapping):
+        return False
+    words = (state.get(name) for name in ("fun", "tgt_type", "driver", "user", "halted_reason"))
+    times = (state.get(name) for name in ("created", "last_progress"))
+    groups = [state.get(name) or () for name in ("all_minions", "pending", "active", "done", "failed")]
+    return (
+        is_plain(state.get("jid"))
+        and all(word is None or isinstance(word, str) for word in words)
+        and all(time is None or (type(time) in (int, float) and math.isfinite(time)) for time in times)
+        and all(isinstance(group, (list, tuple, Mapping)) and all(map(is_plain, group)) for group in groups)
+        and all(isinstance(state.get(name) or {}, Mapping) for name in ("active", "done"))
+    )
+
+
+def summary(state: Mapping[str, Any], now: float, is_seen: bool = True) -> dict[str, Any]:
+    """Return the summary of a batch of Salt's own. ``now`` is Unix time; ``is_seen``: whether arguments are shown."""
+    halted, progress = bool(state.get("halted")), state.get("last_progress")
+    same = (
+        "jid",
+        "fun",
+        "tgt",
+        "tgt_type",
+        "batch_size",
+        "halted_reason",
+        "driver",
+        "user",
+        "created",
+        "last_progress",
+    )
+    names = {"total": "all_minions", "completed": "done", "active": "active", "pending": "pending", "failed": "failed"}
+    counts = {name: len(state.get(known) or ()) for name, known in names.items()}
+    return {
+        **{name: state.get(name) for name in same},
+        "arguments": published_words(state.get("arg")) if is_seen else [HIDDEN],
+        **dict.fromkeys((outcome.value for outcome in Outcome), 0),
+        **counts,
+        "state": "halted" if halted else "running" if counts["active"] or counts["pending"] else "complete",
+        "halted": halted,
+        "age_seconds": max(0.0, now - progress) if progress else None,
+    }
+
+
+def minions(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the minions of a batch of Salt's own in the form of ``summary.minions``."""
+    found = {minion: minion_record("pending", state.get("created")) for minion in state.get("pending") or ()}
+    found |= {name: minion_record("active", since, None, since) for name, since in (state.get("active") or {}).items()}
+    for minion, data in (state.get("done") or {}).items():
+        code = data.get("retcode") if isinstance(data, Mapping) else None
+        found[minion] = minion_record("failed" if code else "completed", None, code)
+    found |= {minion: minion_record("failed", None) for minion in state.get("failed") or {}}
+    return {minion: found[minion] for minion in sorted(found)}
