@@ -224,8 +224,8 @@ def list_(
     end_time: object = None,
 ) -> list[catalog.Summary]:
     """
-    Return the summaries of batches, ended ones too, newest first. They are kept for ``keep_jobs_seconds``. Of the batches that
-    Salt 3008 runs on its own only those that are active are listed.
+    Return the summaries of batches, newest first. Ended ones are kept for ``keep_jobs_seconds``, but for those that Salt
+    3008 has run on its own.
 
     :param int limit: most batches to return.
     :param str state: only batches in this state: running, paused, stopping, complete or halted. Or with this word in

@@ -91,7 +91,7 @@ def active(opts: Mapping[str, Any]) -> list[str]:
 def read(opts: Mapping[str, Any], jid: str) -> dict[str, Any] | None:
     """Return the state of a batch of Salt's own; None if there is none, or none that is readable and of this job."""
     try:
-        state = files.read_msgpack(path_of(opts, jid)) if is_plain(jid) else None
+        state: Any = files.read_msgpack(path_of(opts, jid)) if is_plain(jid) else None
     except (StateError, OSError) as exc:
         log.debug("Ignoring a file: %s", exc)
         return None
