@@ -32,11 +32,10 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.ledger import outbox
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import RecorderSettings
-from saltext.jobs.core.recorder.consumer import Consumer, reader_of
-from saltext.jobs.core.recorder.reading import Reading
+from saltext.jobs.core.recorder.consumer import Consumer
+from saltext.jobs.core.recorder.reading import Reading, reader_of
 from saltext.jobs.core.recorder.recipients import ToReturner
 from saltext.jobs.core.recorder.returner import ReturnerModule
-from saltext.jobs.core.recorder.source import Source
 from saltext.jobs.core.site import site_of
 from tests.postgresql import PostgreSQL
 
@@ -79,11 +78,11 @@ class Rig:
         self.loop = compat.new_loop()
         settings = read_settings(RecorderSettings, JOB_RECORDER, {"returners": [name]})
         self.returner = FreeReturner() if name == "none" else ReturnerModule(self.opts, name)
-        source, tables = Source(self.opts, settings), site_of(self.opts).tables
+        tables, recipient = site_of(self.opts).tables, ToReturner(self.returner, self.opts, settings)
         tables.open()
         outbox.keep(tables, reader_of(name), {}, outbox.Place(0, tables.gaps()))  # a new one would begin at the end
-        reading = Reading(name, reader_of(name), self.returner, source, tables)
-        self.consumer = Consumer(self.loop, Clock(), name, ToReturner(self.returner, source), tables, reading=reading)
+        reading = Reading(name, recipient, tables)
+        self.consumer = Consumer(self.loop, Clock(), name, recipient, tables, reading=reading)
         self._salt_cache = salt.loader.returners(self.opts, {})
 
     def fill(self, count):

@@ -40,22 +40,19 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.options import is_configured
 from saltext.jobs.core.options.engines import RecorderSettings, ReturnerChoice
-from saltext.jobs.core.recorder.consumer import Consumer, reader_of
+from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.notice import GivenUp, Seen, plain
 from saltext.jobs.core.recorder.reading import Reading
 from saltext.jobs.core.recorder.recipients import Recipient, Send, ToPeople, ToReturner
 from saltext.jobs.core.recorder.reported import Reported
-from saltext.jobs.core.recorder.returner import ReturnerModule
-from saltext.jobs.core.recorder.shell import Ports, RecorderShell
-from saltext.jobs.core.recorder.source import Source
-from saltext.jobs.core.recorder.usable import NOTICES, notices_of, settings_of
+from saltext.jobs.core.recorder.returner import NOTICES, ReturnerModule, notices_of, settings_of
+from saltext.jobs.core.recorder.shell import RecorderShell
 from saltext.jobs.core.recorder.watch import Sights, Watch, known_of
 from saltext.jobs.core.recorder.webhook import Webhook
 from saltext.jobs.core.retry.entry import State
@@ -95,9 +92,9 @@ def _wired(settings: RecorderSettings, loop: Any, lease: Lease) -> RecorderShell
     opts, clock, tables, notices = __opts__, Clock(), site_of(__opts__).tables, notices_of(__opts__)
     consumers, targets = list[Consumer](), list[Consumer]()
     for choice, module in _modules(settings.returners):
-        name, source = choice.label, Source(opts, settings)
-        reading = Reading(name, reader_of(name), module, source, tables, lease, settings.catch_up)
-        consumers.append(Consumer(loop, clock, name, ToReturner(module, source), tables, lease, reading))
+        name, returner = choice.label, ToReturner(module, opts, settings)
+        reading = Reading(name, returner, tables, lease, settings.catch_up)
+        consumers.append(Consumer(loop, clock, name, returner, tables, lease, reading))
     sends: list[Send] = [_to_returner(opts["id"], module) for _, module in _modules(notices.returners)]
     if notices.url:
         sends.insert(0, Webhook(notices.url, notices.secret, notices.ca_file))
@@ -110,7 +107,7 @@ def _wired(settings: RecorderSettings, loop: Any, lease: Lease) -> RecorderShell
         reported = Reported(opts["id"], notices.kinds, notices.console, known_of(tables))
         watch = Watch(_sights(opts, tables), reported, targets, tables, lease)
     bus, inbox = Bus(opts, loop, JOB_RECORDER), Inbox(opts, JOB_RECORDER, lease)
-    return RecorderShell(Ports(loop, clock, bus, inbox, Worker(loop), tables, lease, [*consumers, *targets], watch))
+    return RecorderShell(loop, clock, bus, inbox, tables, lease, [*consumers, *targets], watch)
 
 
 def _modules(choices: Iterable[ReturnerChoice]) -> list[tuple[ReturnerChoice, ReturnerModule]]:

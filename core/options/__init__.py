@@ -19,16 +19,12 @@ S = TypeVar("S")
 
 
 class Hidden(str):
-    """A text that no line of a log and no error shows."""
+    """A text that no line of a log and no error shows. An option with such a default never shows its value."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
         return "'…'"
-
-
-#: Accepts any value, so that no error shows it.
-HIDDEN = Kind(lambda value: Hidden("" if value is None else value), "a text")
 
 
 def option(default: Any, kind: Kind[Any], about: str) -> Any:
@@ -61,10 +57,13 @@ def read_settings(kind: type[S], section: str, *sources: Any) -> S:
                     f"{section} has no option {name!r}{shown}; accepted are {', '.join(sorted(fields))}"
                 )
             accepted: Kind[Any] = fields[name].metadata["kind"]
+            is_hidden = isinstance(fields[name].default, Hidden)
             try:
-                values[name] = accepted.read(value)
+                found = accepted.read(value)
             except (ValueError, TypeError):
-                raise SettingsError(f"{section}: {name} is {value!r}; accepted is {accepted.accepts}") from None
+                shown = Hidden() if is_hidden else value
+                raise SettingsError(f"{section}: {name} is {shown!r}; accepted is {accepted.accepts}") from None
+            values[name] = Hidden(found) if is_hidden else found
     return kind(**values)
 
 

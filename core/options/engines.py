@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core.options import HIDDEN, Hidden, option
+from saltext.jobs.core.options import Hidden, option
 from saltext.jobs.core.options.kinds import (
     FILE,
     FOLDER,
@@ -16,9 +16,10 @@ from saltext.jobs.core.options.kinds import (
     NUMBER,
     SIZE,
     TIMEZONE,
-    WEB,
     WINDOW,
+    WORD,
     Kind,
+    address,
     seconds,
     some_of,
     whole,
@@ -179,12 +180,10 @@ class RecorderSettings(EngineSettings):
 class NoticesSettings:
     """Options under ``job_notices:``, of the job_recorder engine."""
 
-    url: str = option(
-        Hidden(""), HIDDEN, "where notices are sent as JSON: `https://` or `http://`, without user and password"
-    )
+    url: str = option(Hidden(), address("https://ops.example.com/hooks/salt"), "where notices are sent as JSON")
     secret: str = option(
-        Hidden(""),
-        HIDDEN,
+        Hidden(),
+        WORD,
         "the secret that signs notices; an `sdb://` address is looked up by Salt when the master starts",
     )
     ca_file: str = option("", FILE, "the CA certificates to trust for the webhook, in place of the system's")
@@ -194,7 +193,9 @@ class NoticesSettings:
         "Salt's returners that get each notice too, such as `smtp`: names, or mappings of a name to its `ret_config`",
     )
     kinds: tuple[str, ...] = option(NOTICES, some_of(*NOTICES), "the kinds of notices that are sent")
-    console: str = option("", WEB, "the address of the console, for links to it")
+    console: str = option(
+        "", address("https://salt.example.com:8000/console/index.html"), "the address of the console, for links to it"
+    )
     keep: float = option(86400.0, seconds(60), "after this time a notice that did not arrive is given up")
 
     @property

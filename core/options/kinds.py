@@ -22,7 +22,7 @@ Found = TypeVar("Found")
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
-_ADDRESS = re.compile(r"https?://[^\s/]+(/\S*)?")
+_ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[1-9][0-9]{0,4})?([/?#][!-~]*)?", re.IGNORECASE)
 #: Most characters of a window: engines parse it often, and the publisher of a job may choose it.
 _LONGEST_WINDOW = 1000
 #: How similar two names must be for one to count as a misspelling of the other.
@@ -259,13 +259,19 @@ def _path(value: Any) -> str:
     return str(_only(value, isinstance(value, str) and (not value or value.startswith(("/", "~")))))
 
 
-#: Accept a directory, or nothing; a file, or nothing; the address of a page, or nothing.
+#: Accept a directory, or nothing; a file, or nothing.
 FOLDER = Kind(_path, "the full path of a directory, such as /var/lib/prometheus/node-exporter, or '' for none")
 FILE = Kind(_path, "the full path of a file, or '' for none")
-WEB = Kind(
-    lambda value: str(_only(value, isinstance(value, str) and (not value or _ADDRESS.fullmatch(value)))),
-    "an address such as https://salt.example.com:8000/console/index.html, or '' for none",
-)
+
+
+def address(example: str) -> Kind[str]:
+    """Accept an address of the web without a user and a password, or nothing."""
+
+    def read(value: Any) -> str:
+        text = "" if value is None else value
+        return str(_only(text, isinstance(text, str) and (not text or _ADDRESS.fullmatch(text))))
+
+    return Kind(read, f"an address such as {example}, without a user and a password, or '' for none")
 
 
 # -- jobs and minions ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.options import option, read_settings
+from saltext.jobs.core.options import Hidden, option, read_settings
 from saltext.jobs.core.options.kinds import WORD, Kind, seconds, whole
 
 NAME = "pgjsonb_bulk"
@@ -18,14 +18,6 @@ CACHE = "postgresql"
 _LIMITS = seconds(1, 3600)
 
 
-def _secret(value: Any) -> str:
-    try:
-        return WORD.read(value)
-    except ValueError:  # the error has no value, which may be a password
-        raise SettingsError("password and dsn must be texts") from None
-
-
-_SECRET = Kind(_secret, "a text")
 _OR_NONE = Kind(lambda value: "" if value in (None, "None") else WORD.read(value), "a text, or None")
 
 
@@ -50,7 +42,7 @@ class Server:
     host: str = option("localhost", WORD, "the server, or the directory of its socket")
     port: int = option(5432, _PORT, "the server's port")
     user: str = option("salt", WORD, "the login")
-    password: str = option("salt", _SECRET, "the password; `pass` is accepted too")
+    password: str = option(Hidden("salt"), WORD, "the password; `pass` is accepted too")
     db: str = option("salt", WORD, "the database")
     sslmode: str = _of_libpq()
     sslcert: str = _of_libpq()
@@ -80,12 +72,12 @@ class CacheOptions(Server):
     """Options under ``postgresql``, for ``cache: postgresql``."""
 
     password: str = option(
-        "",
-        _SECRET,
+        Hidden(),
+        WORD,
         "empty if the server needs none, or if libpq finds it in the password file of the user that the master runs as; "
         "`pass` is accepted too",
     )
-    dsn: str = option("", _SECRET, "a connection string or URI for libpq; what it sets overrides the options above")
+    dsn: str = option(Hidden(), WORD, "a connection string or URI for libpq; what it sets overrides the options above")
     timeout: float = option(5.0, _SECONDS, "seconds without an answer after which the server counts as away")
 
 
@@ -98,17 +90,7 @@ def read_options(opts: Mapping[str, Any]) -> Options:
 
 def read_cache_options(opts: Mapping[str, Any]) -> CacheOptions:
     """:raises SettingsError: naming the option and what is accepted, and the value unless it may be a password."""
-    try:
-        found = _section(opts, CACHE)
-    except SettingsError:
-        raise SettingsError(
-            f"{CACHE} is no mapping of options; a connection string is the option {CACHE}.dsn"
-        ) from None
-    known = {field.name for field in dataclasses.fields(CacheOptions)}
-    unknown = sorted(str(name) for name in found.keys() - known)
-    if unknown:
-        raise SettingsError(f"{CACHE} has no option {', '.join(unknown)}; accepted are {', '.join(sorted(known))}")
-    return read_settings(CacheOptions, CACHE, found)
+    return read_settings(CacheOptions, CACHE, _section(opts, CACHE))
 
 
 def _returner_section(opts: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -119,7 +101,8 @@ def _section(opts: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the options under a name, in a mapping, which wins, or with dotted names."""
     whole_section = opts.get(name)
     if whole_section is not None and not isinstance(whole_section, Mapping):
-        raise SettingsError(f"{name} is {whole_section!r}; accepted is a mapping of options")
+        # the value may be a connection string with a password
+        raise SettingsError(f"{name} is no mapping of options, such as host and dsn")
     head = f"{name}."
     dotted = {key[len(head) :]: opts[key] for key in opts if isinstance(key, str) and key.startswith(head)}
     found = {**dotted, **(whole_section or {})}

@@ -13,8 +13,7 @@ from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.engine import findings, requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.options.engines import NoticesSettings
-from saltext.jobs.core.recorder.returner import ReturnerModule
-from saltext.jobs.core.recorder.usable import notices_of, settings_of
+from saltext.jobs.core.recorder.returner import ReturnerModule, notices_of, settings_of
 
 #: Seconds that a returner may be behind before the doctor mentions it.
 _BEHIND = 60.0

@@ -1,35 +1,49 @@
 """
-Who gets records: a returner, which gets what the job cache has, or people, who get notices.
+Who gets records, and what they get: a returner the loads and returns that the job cache has, people notices.
 
-It blocks: use each in one Worker of its own.
+It blocks: use each in one Worker of its own. What the job cache has was stored by the master's workers; what a return says
+about its job never counts.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import salt.payload
+from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.ledger.outbox import Key, Row
+from saltext.jobs.core.banks import RETURNS
+from saltext.jobs.core.ids import is_plain, jid_at
+from saltext.jobs.core.ledger.outbox import Key
+from saltext.jobs.core.master import secrets
+from saltext.jobs.core.master.events import retcode_of
+from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.quiet import Quiet
-from saltext.jobs.core.recorder.pipeline import Failure, failure_of
-from saltext.jobs.core.recorder.record import LOAD, RETURN, Record, entry_of, rebuilt
-from saltext.jobs.core.recorder.returner import Complained, ReturnerAbsent, ReturnerModule
-from saltext.jobs.core.recorder.source import Source
+from saltext.jobs.core.recorder.pipeline import Item
+from saltext.jobs.core.recorder.returner import ReturnerModule
+from saltext.jobs.core.store import records
+from saltext.jobs.core.store.calling import Undecodable
+from saltext.jobs.core.store.store import store_of
 
 log = lines.logger(__name__)
 
+#: The kinds of rows in the outbox.
+LOAD, RETURN, NOTICE = "load", "ret", "notice"
 #: Returns that are looked up at once, and bytes after which a round has enough.
 _LOOKED_UP, _BYTES = 25, 8 << 20
-#: Number of jobs whose load this returner has, as it is remembered; after a further one none is.
-_LOADS = 20_000
+#: Jobs that are remembered, and jobs whose load this returner has, as it is remembered; after a further one none is.
+_JOBS, _LOADS = 1000, 20_000
+#: Prefixes of the functions of jobs that run in the master itself. Their arguments and returns may contain a pillar:
+#: they are recorded only if ``include`` names them.
+_OF_THE_MASTER = ("runner.", "wheel.", "_system")
 
 #: Sends a notice, or raises; blocks.
 Send: TypeAlias = Callable[[Mapping[str, Any]], None]
-#: What is handed over for a row: none if it is not wanted, None if it cannot be read any more.
+#: What is handed over for a record: nothing if it is not wanted, None if it cannot be read any more.
 Parcel: TypeAlias = Sequence[Any] | None
 
 
@@ -44,98 +58,181 @@ class Recipient(Protocol):
     def knows(self) -> bool:
         """Whether a record that comes twice is stored once."""
 
-    def read(self, rows: Sequence[Row]) -> dict[Key, Parcel]:
-        """Return the parcels of the first of some rows, as many as memory allows."""
+    def read(self, items: Sequence[Item]) -> dict[Key, Parcel]:
+        """Return the parcels of the first of some records, as many as memory allows."""
 
-    def hand_over(self, parcels: Mapping[Key, Sequence[Any]], in_doubt: bool) -> Failure | Mapping[Key, Failure]:
+    def hand_over(self, parcels: Mapping[Key, Sequence[Any]], in_doubt: bool) -> Mapping[Key, str]:
         """
         Hand parcels over.
 
         :param in_doubt: whether it may have some of them already.
-        :return: why none of them was taken, or why some were not.
+        :return: why some were not taken.
+        :raises Exception: of any kind, if none was taken.
         """
+
+
+class Job(NamedTuple):
+    """
+    What a job runs; whether it is recorded; and whether a master published it: then the log has its publish. Other jobs are
+    those of runners, of salt-ssh, and of minions on their own.
+    """
+
+    fun: Any
+    arguments: Any
+    is_wanted: bool
+    is_published: bool
 
 
 class ToReturner:
     """
-    :param module: the returner.
-    :param source: what the rows are about; used by this recipient alone.
+    All that reads the job cache raises SaltCacheError when that cannot be read now.
+
+    :param opts: the master's options.
     """
 
-    def __init__(self, module: ReturnerModule, source: Source) -> None:
-        self._module, self._source = module, source
-        self._loads: set[str] = set()
-        self._holders: dict[str, Mapping[str, Any]] = {}  # the returns that it has, of jobs of this round
+    def __init__(self, returner: ReturnerModule, opts: Mapping[str, Any], settings: RecorderSettings) -> None:
+        self.returner, self.store, self._settings = returner, store_of(opts), settings
+        self._jobs, self._loads = dict[str, Job](), set[str]()
+        self._held: dict[str, Mapping[str, Any]] = {}  # the returns that it has, of jobs of this round
+        self._quiet = Quiet(log)
 
     @property
     def at_once(self) -> bool:
         try:
-            return self._module.takes_many
+            return self.returner.takes_many
         except Exception:  # A returner that cannot be loaded fails when it gets a record.
             return False
 
     @property
     def knows(self) -> bool:
-        return self.at_once or self._module.has("get_jid")
+        return self.at_once or self.returner.has("get_jid")
 
-    def read(self, rows: Sequence[Row]) -> dict[Key, Parcel]:
-        self._holders.clear()
+    def read(self, items: Sequence[Item]) -> dict[Key, Parcel]:
+        self._held.clear()
         found: dict[Key, Parcel] = {}
         size = 0
-        for start in range(0, len(rows), _LOOKED_UP):
-            part = rows[start : start + _LOOKED_UP]
-            returns = self._source.returns(row.key for row in part if row.key.kind == RETURN)
-            found.update((row.key, self._parcel(row, returns.get(row.key, (None, 0))[0])) for row in part)
-            size += sum(of for _, of in returns.values())
+        for start in range(0, len(items), _LOOKED_UP):
+            part = items[start : start + _LOOKED_UP]
+            returns = self._returns(item.key for item in part if item.key.kind == RETURN)
+            found.update((item.key, self._parcel(item, returns.get(item.key))) for item in part)
+            size += sum(len(repr(data)) for data in returns.values())
             if size >= _BYTES:
                 break
         return found
 
-    def _parcel(self, row: Row, data: Mapping[str, Any] | None) -> Parcel:
-        kind, jid, minion = row.key
-        job = self._source.job(jid)
+    def _parcel(self, item: Item, data: Mapping[str, Any] | None) -> Parcel:
+        kind, jid, minion = item.key
+        job = self._job(jid)
         if not job.is_wanted or (kind == LOAD and jid in self._loads):
             return ()
-        load = self._source.load(jid) if kind == LOAD or not (job.is_published or jid in self._loads) else {}
-        loads = [Record(LOAD, jid, "", row.at, load)] if load else []
+        load = self._load(jid) if kind == LOAD or not (job.is_published or jid in self._loads) else {}
+        entries = [{"kind": "load", "time": item.at, "jid": jid, "data": load}] if load else []
         if kind == LOAD:
-            return loads or None
+            return entries or None
         if data is None:
             return None
-        return [*loads, Record(RETURN, jid, minion, row.at, rebuilt(jid, minion, data, *job[:2]))]
+        ret = {
+            "cmd": "_return",
+            "fun": job.fun,
+            "fun_args": job.arguments,
+            "retcode": 0,
+            **data,
+            "id": minion,
+            "jid": jid,
+        }
+        ret.setdefault("success", retcode_of(data) == 0)
+        return [*entries, {"kind": "return", "time": item.at, "jid": jid, "minion": minion, "data": ret}]
 
-    def hand_over(self, parcels: Mapping[Key, Sequence[Record]], in_doubt: bool) -> Failure | Mapping[Key, Failure]:
-        refused: dict[Key, Failure] = {}
-        try:
-            if self.at_once:
-                handed = [(key, record) for key, parcel in parcels.items() for record in parcel]
-                reasons = self._module.store_many([entry_of(record) for _, record in handed])
-                refused = {handed[place][0]: Failure(reason, is_fault=True) for place, reason in reasons.items()}
-            else:
-                for key, parcel in parcels.items():
-                    if not (in_doubt and self._has(key)):
-                        self._store(parcel)
-        except Exception as exc:  # A returner raises whatever its client library raises.
-            return _failure(exc)
+    def hand_over(self, parcels: Mapping[Key, Sequence[Mapping[str, Any]]], in_doubt: bool) -> Mapping[Key, str]:
+        refused: dict[Key, str] = {}
+        if self.at_once:
+            handed = [(key, entry) for key, parcel in parcels.items() for entry in parcel]
+            reasons = self.returner.store_many([entry for _, entry in handed])
+            refused = {handed[place][0]: reason for place, reason in reasons.items()}
+        else:
+            for key, parcel in parcels.items():
+                if not (in_doubt and self._has(key)):
+                    self._store(parcel)
         if len(self._loads) >= _LOADS:
             self._loads.clear()
         taken = (parcel for key, parcel in parcels.items() if key not in refused)
-        self._loads.update(record.jid for parcel in taken for record in parcel if record.kind == LOAD)
+        self._loads.update(entry["jid"] for parcel in taken for entry in parcel if entry["kind"] == "load")
         return refused
 
     def _has(self, key: Key) -> bool:
-        if key.kind != RETURN or not self._module.has("get_jid"):
+        if key.kind != RETURN or not self.returner.has("get_jid"):
             return False
-        if key.jid not in self._holders:
-            self._holders[key.jid] = self._module.returns(key.jid)
-        return key.minion in self._holders[key.jid]
+        if key.jid not in self._held:
+            self._held[key.jid] = self.returner.returns(key.jid)
+        return key.minion in self._held[key.jid]
 
-    def _store(self, parcel: Sequence[Record]) -> None:
-        for record in parcel:
-            if record.kind == LOAD:
-                self._module.store_load(record.jid, record.data)
+    def _store(self, parcel: Sequence[Mapping[str, Any]]) -> None:
+        for entry in parcel:
+            if entry["kind"] == "load":
+                self.returner.store_load(entry["jid"], entry["data"])
             else:
-                self._module.store_return(record.data)
+                self.returner.store_return(entry["data"])
+
+    # -- the job cache ------------------------------------------------------------------------------------------------
+
+    def young(self, seconds: float) -> Iterator[tuple[str, list[str]]]:
+        """Yield the jobs that are recorded of those published within the last seconds, with the minions that returned."""
+        low, high, driver = jid_at(time.time() - seconds), "9" * 20, self.store.driver
+        for jid in map(self.store.decode, driver.jids(low, high, {"fun": None, "user": None})):
+            if is_plain(jid) and self._job(jid).is_wanted:
+                names = map(self.store.decode, self.store.keys(f"{RETURNS}/{self.store.key_of(jid)}"))
+                yield jid, sorted(filter(is_plain, names))
+
+    def _job(self, jid: str) -> Job:
+        """Return what is known of a job. A job without a load is recorded."""
+        if jid in self._jobs:
+            return self._jobs[jid]
+        load, key = self._load(jid), self.store.key_of(jid)
+        if not load or key is None:
+            return Job("", [], True, True)
+        wanted = is_wanted(load.get("fun"), self._settings.include, self._settings.exclude)
+        arguments = load.get("arg", []) if wanted else []
+        if len(self._jobs) >= _JOBS:
+            self._jobs.clear()
+        self._jobs[jid] = Job(load.get("fun", ""), arguments, wanted, records.is_published(self.store, key))
+        return self._jobs[jid]
+
+    def _load(self, jid: str) -> dict[str, Any]:
+        """Return the load of a job as it is recorded; empty if there is none."""
+        key = self.store.key_of(jid)
+        load = {} if key is None else records.load_of(self.store, key)
+        load.pop("Minions", None)
+        return secrets.load_for_history(load)
+
+    def _returns(self, wanted: Iterable[Key]) -> dict[Key, Mapping[str, Any]]:
+        """Return some returns. Those that are not there, or damaged, are left out."""
+        by_job: dict[str, dict[str | None, Key]] = {}
+        for key in wanted:
+            by_job.setdefault(key.jid, {})[self.store.key_of(key.minion)] = key
+        found: dict[Key, Mapping[str, Any]] = {}
+        for jid, keys in by_job.items():
+            names = [name for name in keys if name is not None]
+            for name, data in self.store.driver.fetch_each(f"{RETURNS}/{self.store.key_of(jid)}", names):
+                if isinstance(data, SaltCacheError) and not isinstance(data, Undecodable):
+                    raise data
+                try:
+                    found[keys[name]] = secrets.return_for_history(data)
+                except Exception as exc:  # whatever is no mapping
+                    why = data if isinstance(data, Undecodable) else exc
+                    self._quiet.error("return", "The return of job %s by %s cannot be recorded: %s", jid, name, why)
+        return found
+
+
+def is_wanted(fun: Any, include: Iterable[str], exclude: Iterable[str]) -> bool:
+    """Tell whether jobs of a function are recorded. Of several functions one is enough."""
+
+    def chosen(name: str) -> bool:
+        own = next((start for start in _OF_THE_MASTER if name.startswith(start)), "")
+        is_included = any(glob.startswith(own) and fnmatch.fnmatchcase(name, glob) for glob in include)
+        return is_included and not any(fnmatch.fnmatchcase(name, glob) for glob in exclude)
+
+    names = fun if isinstance(fun, (list, tuple)) else [fun]
+    return any(isinstance(name, str) and chosen(name) for name in names)
 
 
 class ToPeople:
@@ -150,30 +247,21 @@ class ToPeople:
         self._name, self._send, self._keep = name, send, keep
         self._quiet = Quiet(log)
 
-    def read(self, rows: Sequence[Row]) -> dict[Key, Parcel]:
-        return {row.key: self._parcel(row) for row in rows}
+    def read(self, items: Sequence[Item]) -> dict[Key, Parcel]:
+        return {item.key: self._parcel(item) for item in items}
 
-    def _parcel(self, row: Row) -> Parcel:
+    def _parcel(self, item: Item) -> Parcel:
         try:
-            notice = dict(salt.payload.loads(row.body or b""))
+            notice = dict(salt.payload.loads(item.body or b""))
         except Exception as exc:  # msgpack raises many kinds
             self._quiet.error("row", "A notice for %s cannot be read: %s", self._name, exc)
             return None
-        if time.time() - row.at <= self._keep:
+        if time.time() - item.at <= self._keep:
             return (notice,)
         log.error("A notice for %s is given up: %s", self._name, notice["text"])
         return None
 
-    def hand_over(self, parcels: Mapping[Key, Sequence[Any]], in_doubt: bool) -> Failure | Mapping[Key, Failure]:
-        try:
-            for (notice,) in parcels.values():
-                self._send(notice)
-        except Exception as exc:
-            return _failure(exc)
+    def hand_over(self, parcels: Mapping[Key, Sequence[Any]], in_doubt: bool) -> Mapping[Key, str]:
+        for (notice,) in parcels.values():
+            self._send(notice)
         return {}
-
-
-def _failure(exc: Exception) -> Failure:
-    if isinstance(exc, ReturnerAbsent):
-        return Failure(str(exc), is_fault=False)
-    return failure_of(exc.__cause__ if isinstance(exc, Complained) and exc.__cause__ else exc)

@@ -1,5 +1,5 @@
 """
-One returner from Salt's loader, with reliable errors: every failure is raised.
+One returner from Salt's loader, with reliable errors: every failure is raised. And whether it can be recorded into.
 
 It blocks: use it in one Worker of its own. It must never treat a returner's failure as a success. Many of Salt's
 returners (pgjsonb, mysql, …) catch the errors of their database, log them, and return as if nothing had happened. So an
@@ -18,12 +18,16 @@ from typing import Any
 
 import salt.loader
 
-from saltext.jobs.core import lines, own_modules
-from saltext.jobs.core.errors import JobsError
+from saltext.jobs.core import own_modules
+from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.errors import JobsError, SettingsError
+from saltext.jobs.core.master.job_cache import OURS
+from saltext.jobs.core.options import engine_options, read_settings
+from saltext.jobs.core.options.engines import NoticesSettings, RecorderSettings
 from saltext.jobs.core.store.store import COPY
 
-log = lines.logger(__name__)
-
+#: The section of the options of notices.
+NOTICES = "job_notices"
 #: The returner that writes a return piece by piece.
 _RAWFILE = "rawfile_json"
 
@@ -33,7 +37,7 @@ class ReturnerAbsent(JobsError):
 
 
 class Complained(JobsError):
-    """A returner logged an error instead of raising it. ``cause`` is the exception that it caught, if any."""
+    """A returner logged an error instead of raising it, and had caught no exception that could be raised instead."""
 
 
 class ReturnerModule:
@@ -58,11 +62,7 @@ class ReturnerModule:
         return ""
 
     def store_return(self, ret: Mapping[str, Any]) -> None:
-        """
-        Hand one return to the returner.
-
-        :raises Exception: anything that the returner raises, or ``Complained``.
-        """
+        """Hand one return to the returner. :raises Exception: anything that it raises, or has caught and logged."""
         data = dict(ret)
         if self._ret_config:
             data["ret_config"] = self._ret_config
@@ -119,8 +119,8 @@ class ReturnerModule:
         with _heard(logging.getLogger(call.__module__)) as complaints:
             found = call(*args)
         if complaints:
-            message, cause = complaints[0]
-            raise Complained(message) from cause
+            message, caught = complaints[0]
+            raise caught or Complained(message)
         return found
 
     def _function(self, function: str) -> Any:
@@ -192,3 +192,36 @@ def _heard(logger: logging.Logger) -> Iterator[list[tuple[str, BaseException | N
     finally:
         logger.removeFilter(listen)
         logger.setLevel(level)
+
+
+def notices_of(opts: Mapping[str, Any]) -> NoticesSettings:
+    """Return the options of notices. :raises SettingsError: when they make no sense."""
+    return read_settings(NoticesSettings, NOTICES, opts.get(NOTICES))
+
+
+def settings_of(opts: Mapping[str, Any], *sources: Any) -> RecorderSettings:
+    """
+    Return the options of the recorder.
+
+    :param sources: where they are, if not in the master's options.
+    :raises SettingsError: when they, or those of notices, make no sense on this master.
+    """
+    recorder = read_settings(RecorderSettings, JOB_RECORDER, *(sources or engine_options(opts, JOB_RECORDER)))
+    if not notices_of(opts).targets and not recorder.returners:
+        raise SettingsError(
+            f"{JOB_RECORDER}: returners is not set; accepted is a list of returners, such as ['pgjsonb']. For notices only, "
+            f"set url or returners under {NOTICES}"
+        )
+    job_cache = opts.get("master_job_cache", "local_cache")
+    if recorder.returners and job_cache != OURS:
+        raise SettingsError(
+            f"{JOB_RECORDER} needs master_job_cache: {OURS}, which is {job_cache!r}: it records what that job cache has"
+        )
+    for choice in recorder.returners:
+        leads_elsewhere = choice.ret_config and promoted(opts, choice.ret_config) != dict(opts)
+        if choice.returner in (job_cache, opts.get("ext_job_cache")) and not leads_elsewhere:
+            raise SettingsError(
+                f"{JOB_RECORDER}: returners has {choice.label!r}, which is this master's job cache and has everything "
+                "already; accepted is another returner, or this one with a ret_config whose options lead elsewhere"
+            )
+    return recorder

@@ -12,7 +12,6 @@ there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core.disk.lease import Lease
@@ -22,45 +21,48 @@ from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ledger import outbox
-from saltext.jobs.core.ledger.outbox import Row
+from saltext.jobs.core.ledger.outbox import Key, Row
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.metrics import Figures, History, of_bus
 from saltext.jobs.core.recorder.consumer import DEAD, Consumer
-from saltext.jobs.core.recorder.metrics import figures
-from saltext.jobs.core.recorder.record import name_of, summary_of
 from saltext.jobs.core.recorder.watch import Watch
 
 #: Seconds between two looks at requests.
 _TICK = 5.0
-
-
-@dataclass(frozen=True)
-class Ports:
-    """What the recorder works with. It closes them. :param disk: the thread of the watch, and of dead letters."""
-
-    loop: Any
-    clock: Clock
-    bus: Bus
-    inbox: Inbox
-    disk: Worker
-    tables: Tables
-    lease: Lease | None
-    consumers: Sequence[Consumer]
-    watch: Watch | None = None
+#: The figures of each recipient, by the keys of its statistics.
+_FIGURES = {
+    "delivered_total": "delivered",
+    "dropped_total": "dropped",
+    "lag_records": "queued",
+    "lag_seconds": "lag",
+    "refused_records": "refused",
+    "set_aside_records": "set_aside",
+}
 
 
 class RecorderShell:
     """
-    The job_recorder engine's work; an engine.process.App and a bus.Listener.
+    The job_recorder engine's work; an engine.process.App and a bus.Listener. It closes all that it is given.
 
-    :param ports: what it works with.
+    :param watch: None if nobody gets notices.
     """
 
-    def __init__(self, ports: Ports) -> None:
-        self._ports = ports
-        self._consumers = {consumer.name: consumer for consumer in ports.consumers}
+    def __init__(
+        self,
+        loop: Any,
+        clock: Clock,
+        bus: Bus,
+        inbox: Inbox,
+        tables: Tables,
+        lease: Lease | None,
+        consumers: Sequence[Consumer],
+        watch: Watch | None = None,
+    ) -> None:
+        self._loop, self._clock, self._bus, self._tables, self._lease = loop, clock, bus, tables, lease
+        self._consumers, self._watch = {consumer.name: consumer for consumer in consumers}, watch
+        self._disk = Worker(loop)  # the thread of the watch, and of dead letters
         self.history = History()
         verbs = {
             "stats": self._stats,
@@ -69,15 +71,15 @@ class RecorderShell:
             "drop": lambda request: self._with_dead(request, outbox.drop),
             "test_notice": self._test_notice,
         }
-        self.service = Service(ports.loop, ports.inbox, verbs)
+        self.service = Service(loop, inbox, verbs)
         self._wake = events.wake_tag(JOB_RECORDER)
 
     def start(self) -> None:
         for consumer in self._consumers.values():
-            self._ports.loop.spawn_callback(consumer.run)
-        self._ports.bus.listen(self, self.on_gap)
-        if self._ports.watch is not None:
-            self._ports.loop.spawn_callback(self._ports.watch.run, self._ports.disk)
+            self._loop.spawn_callback(consumer.run)
+        self._bus.listen(self, self.on_gap)
+        if self._watch is not None:
+            self._loop.spawn_callback(self._watch.run, self._disk)
         self._tick()
 
     def take_requests(self) -> None:
@@ -86,38 +88,36 @@ class RecorderShell:
 
     def metrics(self) -> Figures:
         """Return the engine's figures."""
-        return {**figures(self._stats({})), **of_bus(JOB_RECORDER, self._ports.bus)}
+        return {**figures(self._stats({})["returners"]), **of_bus(JOB_RECORDER, self._bus)}
 
     def close(self) -> None:
-        self._ports.bus.close()
-        if self._ports.watch is not None:
-            self._ports.watch.is_closed = True
+        self._bus.close()
+        if self._watch is not None:
+            self._watch.is_closed = True
         for consumer in self._consumers.values():
             consumer.close()
-        self._ports.disk.close()
+        self._disk.close()
 
     def _tick(self) -> None:
-        self._ports.loop.call_later(_TICK, self._tick)
-        self.service.sweep(self._ports.clock.now())
+        self._loop.call_later(_TICK, self._tick)
+        self.service.sweep(self._clock.now())
         self.service.take()
-        for consumer in self._consumers.values():
-            consumer.tell_lost()
 
     # -- the bus ------------------------------------------------------------------------------------------------------
 
     def wants(self, tag: str) -> bool:
-        return tag == self._wake or (self._ports.watch is not None and self._ports.watch.wants(tag))
+        return tag == self._wake or (self._watch is not None and self._watch.wants(tag))
 
     def handle(self, tag: str, data: Any) -> None:
         if tag == self._wake:
             self.service.take()
-        elif self._ports.watch is not None:
-            self._ports.watch.hint(tag)
+        elif self._watch is not None:
+            self._watch.hint(tag)
 
     def on_gap(self) -> None:
         """Look at everything soon."""
-        if self._ports.watch is not None:
-            self._ports.watch.look_at_all()
+        if self._watch is not None:
+            self._watch.look_at_all()
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -131,37 +131,54 @@ class RecorderShell:
         return [self._consumers[name]]
 
     def _stats(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        now = self._ports.clock.now()
+        now = self._clock.now()
         return {
-            "bus_gaps": self._ports.bus.gaps,
-            "loop_lag": round(self._ports.bus.lag, 3),
+            "bus_gaps": self._bus.gaps,
+            "loop_lag": round(self._bus.lag, 3),
             "returners": {consumer.name: consumer.stats(now) for consumer in self._chosen(request)},
         }
 
     async def _set_aside(self, request: Mapping[str, Any]) -> dict[str, Any]:
         newest = int(request["limit"])
         return {
-            consumer.name: [summary_of(row) for row in await self._dead(consumer, newest)]
+            consumer.name: [_shown(row) for row in await self._dead(consumer, newest)]
             for consumer in self._chosen(request)
         }
 
     async def _with_dead(self, request: Mapping[str, Any], work: Any) -> dict[str, int]:
         """Have dead letters handed over again, or forget them."""
-        wanted = frozenset(request.get("names") or ())
-        done = {}
+        wanted, done = frozenset(request.get("names") or ()), dict[str, int]()
         for consumer in self._chosen(request):
-            keys = [row.key for row in await self._dead(consumer) if not wanted or name_of(row.key) in wanted]
-            args = self._ports.tables, consumer.reader, keys, self._ports.lease
-            done[consumer.name] = await self._ports.disk.call(work, *args)
+            keys = [row.key for row in await self._dead(consumer, DEAD) if not wanted or _name_of(row.key) in wanted]
+            done[consumer.name] = await self._disk.call(work, self._tables, consumer.reader, keys, self._lease)
             consumer.recount()
         return done
 
-    async def _dead(self, consumer: Consumer, newest: int = DEAD) -> list[Row]:
-        found: list[Row] = await self._ports.disk.call(outbox.dead, self._ports.tables, consumer.reader, newest)
-        return found
+    async def _dead(self, consumer: Consumer, newest: int) -> list[Row]:
+        return await self._disk.call(outbox.dead, self._tables, consumer.reader, newest)
 
     async def _test_notice(self, request: Mapping[str, Any]) -> list[str]:
-        if self._ports.watch is None:
+        if self._watch is None:
             raise ValueError("nobody gets notices: job_notices has neither url nor returners")
-        await self._ports.disk.call(self._ports.watch.test)
-        return [target.name for target in self._ports.watch.targets]
+        await self._disk.call(self._watch.test)
+        return [target.name for target in self._watch.targets]
+
+
+def figures(stats: Mapping[str, Mapping[str, Any]]) -> Figures:
+    """Return the figures of all recipients. :param stats: ``Consumer.stats`` of each."""
+    return {
+        "recorder_records_total": sum(one["delivered"] for one in stats.values()),
+        **{f"recorder_{name}": {of: one[key] for of, one in stats.items()} for name, key in _FIGURES.items()},
+        "recorder_trouble": {of: one["trouble"] is not None for of, one in stats.items()},
+    }
+
+
+def _shown(row: Row) -> dict[str, Any]:
+    """Return what is shown of a dead letter, which is not its content."""
+    more = {"reason": row.why, "tries": row.tries, "time": row.at}
+    return {"name": _name_of(row.key), **row.key._asdict(), **more}
+
+
+def _name_of(key: Key) -> str:
+    """Return how people name a dead letter."""
+    return "/".join(part for part in key if part)

@@ -22,9 +22,10 @@ from saltext.jobs.core.ledger import outbox
 from saltext.jobs.core.ledger.outbox import Key, Row
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.quiet import Quiet
-from saltext.jobs.core.recorder.consumer import Consumer, reader_of
+from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.notice import TEST, GivenUp, Seen
-from saltext.jobs.core.recorder.record import NOTICE
+from saltext.jobs.core.recorder.reading import reader_of
+from saltext.jobs.core.recorder.recipients import NOTICE
 from saltext.jobs.core.recorder.reported import Reported
 
 log = lines.logger(__name__)
@@ -158,7 +159,7 @@ class Watch:
         )
         self._kept, self._rows = known, []
         for reader, count in gone.items():
-            readers[reader].lose(count)
+            readers[reader].lost += count
             readers[reader].recount()
 
 

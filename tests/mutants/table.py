@@ -422,15 +422,15 @@ _TABLE = (
     (
         "the place moves past a record that no returner has",
         "core/recorder/reading.py",
-        "Place(self._order[0][0] - 1 if self._order else self._read_to, self._gaps)",
+        "Place(min((item.place - 1 for item in waiting if item.place), default=self._read_to), self._gaps)",
         "Place(self._read_to, self._gaps)",
         "tests/functional/recorder/test_recording.py::test_what_a_returner_has_not_got_goes_out_after_a_restart",
     ),
     (
         "a refused record is tried for ever",
         "core/recorder/pipeline.py",
-        "None if tries >= self._tries else now + _pause(tries - 1)",
-        "now + _pause(tries - 1)",
+        "None if item.tries >= self._tries else now + _pause(item.tries - 1)",
+        "now + _pause(item.tries - 1)",
         "tests/unit/recorder/test_pipeline.py",
     ),
     # who may

@@ -17,7 +17,7 @@ import yaml
 from saltext.jobs.core.batch import metrics as of_batches
 from saltext.jobs.core.engine.process import Report
 from saltext.jobs.core.metrics import FIGURES, PREFIX, text_of
-from saltext.jobs.core.recorder import metrics as of_recorder
+from saltext.jobs.core.recorder import shell as of_recorder
 from saltext.jobs.core.retry import metrics as of_retry
 from tests.waiting import stretched
 
@@ -43,7 +43,7 @@ def of_each():
     found = {
         "batch_manager": of_batches.figures([], of_batches.Tally(), 0.0, limit=5),
         "job_retry": of_retry.figures([], {}, False, 0.0),
-        "job_recorder": of_recorder.figures(STATS),
+        "job_recorder": of_recorder.figures(STATS["returners"]),
     }
     of_all = [name for name, (label, _) in FIGURES.items() if label == "engine"]
     return {engine: {**own, **{name: {engine: 1.5} for name in of_all}} for engine, own in found.items()}

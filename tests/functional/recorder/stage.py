@@ -11,14 +11,12 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Inbox
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import RecorderSettings
-from saltext.jobs.core.recorder.consumer import TRIES, Consumer, reader_of
+from saltext.jobs.core.recorder.consumer import TRIES, Consumer
 from saltext.jobs.core.recorder.reading import Reading
 from saltext.jobs.core.recorder.recipients import ToReturner
-from saltext.jobs.core.recorder.shell import Ports, RecorderShell
-from saltext.jobs.core.recorder.source import Source
+from saltext.jobs.core.recorder.shell import RecorderShell
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.store import store_of
@@ -128,17 +126,14 @@ class Stage:
         self.settings = read_settings(RecorderSettings, JOB_RECORDER, {"returners": ["one"], **options})
         self.loop, clock = compat.new_loop(), Clock()
         self.tables = site_of(self.opts).tables
-        source, look_back = Source(self.opts, self.settings), self.settings.catch_up
-        reading = Reading("one", reader_of("one"), self.returner, source, self.tables, look_back=look_back)
-        recipient = ToReturner(self.returner, source)
+        recipient = ToReturner(self.returner, self.opts, self.settings)
+        reading = Reading("one", recipient, self.tables, look_back=self.settings.catch_up)
         self.consumer = Consumer(self.loop, clock, "one", recipient, self.tables, reading=reading, tries=tries)
         inbox = Inbox(self.opts, JOB_RECORDER)
-        self.shell = RecorderShell(
-            Ports(self.loop, clock, Bus(), inbox, Worker(self.loop), self.tables, None, [self.consumer])
-        )
+        self.shell = RecorderShell(self.loop, clock, Bus(), inbox, self.tables, None, [self.consumer])
         self.shell.start()
         self._is_closed = False
-        assert self.until(lambda: self.consumer.is_ready)
+        assert self.until(lambda: self.consumer.looks or self.figures["trouble"])
 
     def until(self, condition, seconds=30):
         """Run the loop until a condition holds; tells whether it did."""

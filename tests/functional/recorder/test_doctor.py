@@ -113,7 +113,7 @@ def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opt
         ({}, "", 0),
         ({"secret": ""}, "notices are not signed", 0),
         ({"url": f"http://ops.example.com/{TOKEN}"}, "as plain text", 0),
-        ({"url": f"ftp://ops.example.com/{TOKEN}"}, "url is no address of a webhook", 1),
+        ({"url": f"ftp://ops.example.com/{TOKEN}"}, "url is '…'; accepted is an address", 1),
         ({"kinds": ["nothing"]}, "the engine does not start: job_notices: kinds", 1),
         ({"returners": ["no_such"]}, "no_such gets nothing", 1),
     ],

@@ -19,7 +19,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.ledger import outbox
 from saltext.jobs.core.ledger.outbox import Key, Row
-from saltext.jobs.core.recorder.consumer import reader_of
+from saltext.jobs.core.recorder.reading import reader_of
 from saltext.jobs.core.recorder.watch import known_of
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.site import site_of

@@ -12,7 +12,7 @@ import salt.utils.jid
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.recorder.usable import settings_of
+from saltext.jobs.core.recorder.returner import settings_of
 from tests.database import replies_in
 from tests.faults import full_disk
 from tests.functional.cache_servers import cache_servers as cache_servers
@@ -360,7 +360,7 @@ def test_a_record_that_was_set_aside_is_listed_delivered_again_or_dropped_on_req
         ([{"pgjsonb": {"ret_config": "x"}}], {"ext_job_cache": "pgjsonb", "x.returner.pgjsonb.host": "h"}, None),
         ([], {}, ["returners is not set"]),
         ([], {"master_job_cache": "local_cache", "job_notices": {"url": "https://x/"}}, None),
-        (["pgjsonb"], {"job_notices": {"url": "ftp://x/"}}, ["url is no address of a webhook"]),
+        (["pgjsonb"], {"job_notices": {"url": "ftp://x/"}}, ["url is '…'; accepted is an address"]),
     ],
 )
 def test_a_returner_or_a_job_cache_that_cannot_be_used_is_refused(returners, options, words):

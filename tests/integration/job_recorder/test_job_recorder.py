@@ -16,7 +16,7 @@ import pytest
 import salt.cache
 
 from saltext.jobs.core.ledger import outbox
-from saltext.jobs.core.recorder.consumer import reader_of
+from saltext.jobs.core.recorder.reading import reader_of
 from saltext.jobs.core.site import FileSite
 from tests.integration.conftest import ask_runner, minions, salt_cli
 from tests.integration.job_recorder.conftest import make_recorder_master

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Failure, Pipeline, attempts_of
+from saltext.jobs.core.recorder.pipeline import STOP_AFTER, Item, Pipeline, attempts_of
 
-FAULT = Failure("DataError: bad text", is_fault=True)
-UNCLEAR = Failure("OperationalError: something", is_fault=False)
+FAULT, UNCLEAR = ValueError("bad text"), ConnectionError("something")
 
 
 class Server:
@@ -17,18 +16,19 @@ class Server:
         self.bad, self.failure, self.dies_after = set(bad), failure, dies_after
         self.calls, self.taken = [], []
 
-    def take(self, numbers):
+    def take(self, items):
+        numbers = [item.key for item in items]
         self.calls.append(len(numbers))
         if self.dies_after is not None and len(self.calls) > self.dies_after:
-            return UNCLEAR
+            raise UNCLEAR
         if self.bad & set(numbers):
-            return self.failure
+            raise self.failure
         self.taken += numbers
         return {}
 
 
 def deliver(server, count=1000):
-    return list(attempts_of(range(count), server.take))
+    return list(attempts_of(list(map(Item, range(count))), server.take))
 
 
 @pytest.mark.parametrize("failure", [FAULT, UNCLEAR])
@@ -36,7 +36,7 @@ def deliver(server, count=1000):
 def test_bad_records_are_found_and_all_others_are_taken(bad, failure):
     server = Server(bad, failure)
     attempts = deliver(server)
-    assert {attempt.key for attempt in attempts if attempt.failure} == bad
+    assert {item.key for item, failure in attempts if failure} == bad
     assert sorted(server.taken) == sorted(set(range(1000)) - bad)
     assert len(attempts) == 1000
     assert len(server.calls) <= 40 * len(bad)
@@ -59,12 +59,12 @@ def test_a_returner_that_is_down_is_asked_a_few_times_only():
 def test_a_bad_record_that_the_returner_names_costs_no_further_call():
     calls = []
 
-    def take(numbers):
-        calls.append(len(numbers))
-        return {7: FAULT}
+    def take(items):
+        calls.append(len(items))
+        return {7: "bad text"}
 
-    attempts = list(attempts_of(range(20), take))
-    assert [attempt.key for attempt in attempts if attempt.failure] == [7]
+    attempts = list(attempts_of(list(map(Item, range(20))), take))
+    assert [item.key for item, failure in attempts if failure] == [7]
     assert calls == [20]
 
 
@@ -73,9 +73,9 @@ def test_a_bad_record_is_set_aside_in_the_end_and_its_returner_does_not_count_as
     server, pipeline, now, refused = Server({5}, failure), Pipeline(100, tries=3), 0.0, []
     for round_ in range(10):
         for number in range(round_ * 50, round_ * 50 + 50):
-            pipeline.take(number)
+            pipeline.take(Item(number))
         for one in refused:
-            pipeline.take(one.key, one.tries)
+            pipeline.take(one)
         attempts = list(attempts_of(pipeline.round(now), server.take))
         refused = pipeline.settle(attempts, now)
         if any(one.due is None for one in refused):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.options.engines import RecorderSettings
-from saltext.jobs.core.recorder.choice import is_wanted
+from saltext.jobs.core.recorder.recipients import is_wanted
 
 NONE = ()
 

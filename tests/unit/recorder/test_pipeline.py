@@ -9,15 +9,27 @@ import pytest
 
 from saltext.jobs.core.recorder.pipeline import (
     STOP_AFTER,
-    Attempt,
     Failure,
+    Item,
     Pipeline,
     attempts_of,
     failure_of,
 )
 
-DOWN = Failure("OperationalError: connection refused", is_fault=False)
-FAULT = Failure("DataError: bad text", is_fault=True)
+
+class DataError(Exception):
+    pass
+
+
+class UntranslatableCharacter(DataError):
+    pass
+
+
+class OperationalError(Exception):
+    pass
+
+
+DOWN, FAULT = OperationalError("connection refused"), DataError("bad text")
 
 
 class Returner:
@@ -35,33 +47,30 @@ class Returner:
 
     def round(self):
         """One round at its due time; returns the numbers that were tried."""
-        due = [one.due for one in self.parked.values()] if self.pipeline.due() is None else [self.pipeline.due()]
+        due = [self.pipeline.not_before] if self.pipeline.waiting else [one.due for one in self.parked.values()]
         self.now = max(self.now, min(due, default=0.0))
         for one in sorted(self.parked.values(), key=lambda one: one.due):
             if one.due <= self.now and self.pipeline.room_for_refused:
-                self.pipeline.take(one.key, one.tries, in_doubt=True)
+                self.pipeline.take(Item(one.key, one.tries, in_doubt=True))
                 del self.parked[one.key]
         attempts = list(attempts_of(self.pipeline.round(self.now), self.take, at_once=False))
         for refused in self.pipeline.settle(attempts, self.now):
             (self.refused if refused.due is None else self.parked)[refused.key] = refused
-        return [attempt.key for attempt in attempts]
+        return [item.key for item, _ in attempts]
 
-    def take(self, numbers):
-        (number,) = numbers
-        return self.answer(number) or {}
-
-    def answer(self, number):
-        self.tries.append(number)
+    def take(self, items):
+        (item,) = items
+        self.tries.append(item.key)
         if self.is_down:
-            return DOWN
-        if number in self.refuses:
-            return self.failure
-        self.taken.append(number)
-        return None
+            raise DOWN
+        if item.key in self.refuses:
+            raise self.failure
+        self.taken.append(item.key)
+        return {}
 
     def run(self, rounds=50):
         for _ in range(rounds):
-            if not len(self.pipeline) and not self.parked:
+            if not self.pipeline.waiting and not self.parked:
                 break
             self.round()
 
@@ -69,7 +78,7 @@ class Returner:
 def pipeline_with(count, size=100, **kwargs):
     pipeline = Pipeline(size, **kwargs)
     for number in range(count):
-        pipeline.take(number)
+        pipeline.take(Item(number))
     return pipeline
 
 
@@ -110,7 +119,7 @@ def test_a_pipeline_says_why_the_returner_takes_nothing_and_stops_saying_it_when
     returner = Returner(pipeline_with(10))
     returner.is_down = True
     returner.round()
-    assert returner.pipeline.trouble == DOWN.reason
+    assert returner.pipeline.trouble == "OperationalError: connection refused"
     returner.is_down = False
     returner.run()
     assert returner.pipeline.trouble is None
@@ -123,11 +132,11 @@ def test_a_pipeline_says_why_the_returner_takes_nothing_and_stops_saying_it_when
 def test_a_record_that_fails_while_others_succeed_is_set_aside_after_a_bounded_number_of_tries(failure):
     returner = Returner(pipeline_with(1, tries=5), refuses={0}, failure=failure)
     for number in range(1, 60):
-        returner.pipeline.take(number)
+        returner.pipeline.take(Item(number))
         returner.now += 1.0
         returner.round()
     assert returner.refused[0].tries == 5
-    assert returner.refused[0].reason == failure.reason
+    assert returner.refused[0].why == failure_of(failure).reason
     assert returner.taken == list(range(1, 60))
 
 
@@ -139,10 +148,9 @@ def test_many_bad_records_that_look_like_a_returner_that_is_down_delay_others_by
     for step in range(600):  # a tenth of a second each, with ten new records
         now = step / 10
         for number in waiting[: min(10, returner.pipeline.room)]:
-            returner.pipeline.take(waiting.pop(0))
+            returner.pipeline.take(Item(waiting.pop(0)))
             born[number] = now
-        due = returner.pipeline.due()
-        if due is not None and due <= now:
+        if returner.pipeline.waiting and returner.pipeline.not_before <= now:
             returner.now, known = now, len(returner.taken)
             returner.round()
             late += [now - born[number] for number in returner.taken[known:]]
@@ -154,7 +162,7 @@ def test_many_bad_records_that_look_like_a_returner_that_is_down_delay_others_by
 def test_the_last_record_is_not_set_aside_on_a_guess_but_only_with_evidence(failure):
     returner = Returner(pipeline_with(1), refuses={0}, failure=failure)
     returner.run(rounds=30)
-    assert (0 in returner.refused) == failure.is_fault
+    assert (0 in returner.refused) == (failure is FAULT)
 
 
 def test_many_bad_records_in_a_row_do_not_look_like_an_outage_when_the_error_blames_them():
@@ -174,8 +182,8 @@ def test_a_refused_record_is_tried_again_after_longer_and_longer_pauses():
     pipeline, now, times = pipeline_with(1, tries=4), 0.0, []
     while now is not None:
         times.append(now)
-        ((one),) = pipeline.settle([Attempt(0, FAULT)], now)
-        pipeline.take(0, one.tries)
+        (one,) = pipeline.settle([(pipeline.waiting[0], Failure("bad text", is_fault=True))], now)
+        pipeline.take(one)
         now = one.due
     assert times == [0.0, 1.0, 3.0, 7.0]
 
@@ -192,7 +200,7 @@ def test_a_flood_of_bad_records_delays_no_good_one():
             number = next(numbers)
             if position >= 10:
                 returner.refuses.add(number)
-            returner.pipeline.take(number)
+            returner.pipeline.take(Item(number))
         returner.now = float(second)
         assert len(returner.round()) <= 75 + STOP_AFTER
         assert len(returner.taken) == 10 * (second + 1), "every good one of this second"
@@ -204,7 +212,7 @@ def test_refused_records_that_fail_without_blame_do_not_end_a_round_before_the_o
     returner.failure = DOWN
     returner.now += 1000
     for number in range(10, 30):
-        returner.pipeline.take(number)
+        returner.pipeline.take(Item(number))
     returner.round()
     assert returner.taken == list(range(10, 30))
 
@@ -214,24 +222,8 @@ def test_refused_records_that_fail_without_blame_do_not_end_a_round_before_the_o
 
 def test_a_record_is_in_doubt_after_a_broken_connection():
     pipeline = pipeline_with(2)
-    pipeline.settle([Attempt(0, DOWN)], 0.0)
-    assert pipeline.is_in_doubt(0)
-    assert not pipeline.is_in_doubt(1)
-
-
-# -- what an error means ----------------------------------------------------------------------------------------------
-
-
-class DataError(Exception):
-    pass
-
-
-class UntranslatableCharacter(DataError):
-    pass
-
-
-class OperationalError(Exception):
-    pass
+    pipeline.settle([(pipeline.waiting[0], failure_of(DOWN))], 0.0)
+    assert [item.in_doubt for item in pipeline.waiting.values()] == [True, False]
 
 
 @pytest.mark.parametrize("error", [UntranslatableCharacter(), TypeError(), KeyError(), ValueError()])
