@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 
+from saltext.jobs.core.batch.live import Ports
 from saltext.jobs.core.batch.minion_data import may_have_started
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.plan import sizes_of
-from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock

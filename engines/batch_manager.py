@@ -22,9 +22,10 @@ from typing import Any
 import salt.utils.job
 
 from saltext.jobs.core import compat, lines
+from saltext.jobs.core.batch.effects import call_runner
+from saltext.jobs.core.batch.live import Ports
 from saltext.jobs.core.batch.minion_data import may_have_started
 from saltext.jobs.core.batch.permission import Permission
-from saltext.jobs.core.batch.ports import Ports, call_runner
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.lease import Lease

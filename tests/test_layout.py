@@ -100,7 +100,6 @@ SHELLS = {
         "minion_data",
         "native",
         "permission",
-        "ports",
         "shell",
         "starting",
         "store",

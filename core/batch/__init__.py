@@ -4,7 +4,7 @@ Asynchronous batches. A batch takes this path through the files; the head of eac
     starting     makes a Spec from what an operator typed: options, target, groups, rights
                  (minion_data, permission; plan, spec)
     shell        adopts batches, and turns what the log, the bus and requests say into facts
-    live         writes what a fact has changed, then has the machine's effects carried out (store, ports); and says to how
+    live         writes what a fact has changed, then has the machine's effects carried out (store); and says to how
                  many minions each batch may send beside the others
     machine      facts in, effects out: sending, holding and ending work on the state and its parts
                  (facts, state, kept; pending, pace, gates, inflight, outcomes)

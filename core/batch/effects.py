@@ -8,15 +8,19 @@ into the job cache is repeated here until it succeeds. Everything that blocks ru
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
+import subprocess
+import sys
+import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.live import Live
+from saltext.jobs.core.batch.live import Live, Ports
 from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
 from saltext.jobs.core.batch.plan import not_passed
-from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import announcement
 from saltext.jobs.core.engine.names import JOB_RETRY
@@ -307,3 +311,78 @@ _EFFECTS: dict[type, Callable[[Ports, Live, Any], Awaitable[None]]] = {
     facts.CheckRights: _check_rights,
     facts.Check: _check,
 }
+
+
+# -- a runner function --------------------------------------------------------------------------------------------------
+
+#: The process runs Salt's own runner client. Output of the runner goes to standard error, away from the answer. The request
+#: comes on standard input, since any user of the machine can read a command line.
+_CHILD = """
+import json, os, signal, sys
+signal.alarm(int(sys.argv[1]))
+asked = json.loads(sys.stdin.buffer.read())
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+answer = os.dup(1)
+os.dup2(2, 1)
+import salt.config, salt.runner, salt.utils.args
+opts = salt.config.master_config(asked["conf_file"])
+if asked["limits"]:
+    from saltext.jobs.core.master import caller
+    caller.act_for(asked["limits"])
+arg, kwarg = salt.utils.args.parse_input(asked["words"], condition=False)
+client = salt.runner.RunnerClient(opts)
+if asked["fun"] in client.functions:
+    found = client.cmd(asked["fun"], arg, kwarg=kwarg, print_event=False, full_return=True)
+    found = found if isinstance(found, dict) else {"return": found}
+    told = found.get("return"), found.get("success") is not False or "it failed"
+else:
+    told = None, "this master has no such runner function: " + client.functions.missing_fun_string(asked["fun"])
+os.write(answer, json.dumps(told, default=repr).encode())
+os._exit(0)
+"""
+
+
+async def call_runner(
+    opts: Mapping[str, Any],
+    loop: Any,
+    fun: str,
+    words: Sequence[str],
+    timeout: float,
+    on_behalf: Mapping[str, Any] | None = None,
+    python: str = sys.executable,
+) -> tuple[Any, bool | str]:
+    """
+    Call a runner function of this master. Returns its value, and True or the reason why it did not succeed.
+
+    A runner blocks, may hang, and has a loop of its own. So it runs in a process of its own, which never outlives its time.
+
+    :param timeout: seconds after which the process is killed.
+    :param on_behalf: the limits on our own runners there, as ``Caller.limits``; empty for no limits.
+    :param python: the interpreter, which must have Salt.
+    """
+    conf_file = str(opts.get("conf_file") or "/etc/salt/master")
+    asked = {"conf_file": conf_file, "limits": dict(on_behalf or {}), "fun": fun, "words": list(words)}
+    # If the engine dies, the process ends by itself, a little later than the engine would have killed it.
+    command = [python, "-c", _CHILD, str(math.ceil(timeout) + 5)]
+    answer: Any = compat.Future()
+
+    def call() -> None:
+        loop.add_callback(answer.set_result, _run(command, json.dumps(asked).encode(), timeout))
+
+    threading.Thread(target=call, daemon=True).start()
+    told: tuple[Any, bool | str] = await answer
+    return told
+
+
+def _run(command: Sequence[str], given: bytes, timeout: float) -> tuple[Any, bool | str]:
+    try:
+        done = subprocess.run(command, input=given, capture_output=True, timeout=timeout, check=False)
+        if done.stdout:
+            value, success = json.loads(done.stdout)
+            return value, success
+        said = [line.strip() for line in done.stderr.decode(errors="replace").split("\n") if line.strip()]
+        return None, f"it cannot be called: exit status {done.returncode}, {said[-1] if said else 'it said nothing'}"
+    except subprocess.TimeoutExpired:
+        return None, f"no answer within {timeout:g} s"
+    except (OSError, ValueError, TypeError) as exc:
+        return None, f"it cannot be called: {exc}"

@@ -1,6 +1,6 @@
 """
-The batches that an engine carries out: each with its machine and its alarm, the turns in which they are written, and the
-room that each gets beside the others.
+The batches that an engine carries out: each with its machine and its alarm, the turns in which they are written, the room
+that each gets beside the others, and the ports to the world.
 
 A machine takes a fact. What has changed is written, together with what has changed of the other batches. Effects that
 change something outside are performed after that; if it cannot be written, all effects wait until it can. This holds no
@@ -10,18 +10,28 @@ policy about minions. It must never wait for the disk on the loop's thread.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.ports import Ports
-from saltext.jobs.core.batch.store import Asks, ask_of, change_of
-from saltext.jobs.core.engine.alarm import Alarm
+from saltext.jobs.core.batch.permission import Permission
+from saltext.jobs.core.batch.store import Asks, BatchStore, ask_of, change_of
+from saltext.jobs.core.engine.alarm import Alarm, Clock
+from saltext.jobs.core.engine.feeder import Follower
+from saltext.jobs.core.engine.requests import Inbox
+from saltext.jobs.core.engine.returns import Returns
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ledger.log import Position
+from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.events import function_of
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.master.publisher import Publisher
+from saltext.jobs.core.master.questions import Questions
+from saltext.jobs.core.site import Log
 
 log = lines.logger(__name__)
 
@@ -32,6 +42,56 @@ _DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Queue)
 CLOCK_SLACK = 0.5
 #: Seconds after which changes are written, unless an effect needs that sooner, and progress is announced.
 _FLUSH = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Ports:
+    """
+    What the engine uses: Salt, the disk, the time, and threads for everything that blocks. Tests wire stand-ins.
+
+    * ``loop``: the engine's tornado loop. ``clock``: the time of deadlines. ``wall``: returns Unix time, as files have it.
+    * ``log``: returns the log of the masters for its reader, from a place on.
+    * ``cache`` and ``returns`` are used in ``cache_worker`` only; ``permission`` in ``rights_worker``.
+    * ``runner``: calls a runner function, as ``effects.call_runner``.
+    * ``can_queue``: whether the retry queue's engine runs.
+    * ``master_age``: for how many seconds the master has been running.
+    * ``restarted``: returns the minions of ``{minion: Unix time}`` whose processes may have started since; it blocks.
+    * ``acks``: whether minions say when they begin a job.
+    * ``keep``: seconds for which ended batches are kept; 0 for ever.
+    * ``is_takeover``: whether another master led the engine before, or may have led it; that one may have ended in the
+      middle of anything.
+    """
+
+    loop: Any
+    clock: Clock
+    wall: Callable[[], float]
+    bus: Bus
+    publisher: Publisher
+    questions: Questions
+    cache: JobCache
+    returns: Returns
+    log: Callable[[Follower, Position | None], Log]
+    store: BatchStore
+    inbox: Inbox
+    cache_worker: Worker
+    disk_worker: Worker
+    runner: Callable[[str, Sequence[str], float, Mapping[str, Any]], Awaitable[tuple[Any, bool | str]]]
+    can_queue: Callable[[], bool]
+    permission: Permission
+    rights_worker: Worker
+    master_age: Callable[[], float]
+    restarted: Callable[[Mapping[str, float]], Collection[str]]
+    acks: bool
+    keep: float
+    is_takeover: bool = True
+
+    def close(self) -> None:
+        """Release sockets and threads."""
+        self.bus.close()
+        self.publisher.close()
+        self.cache_worker.close()
+        self.disk_worker.close()
+        self.rights_worker.close()
 
 
 class Live:

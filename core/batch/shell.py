@@ -15,10 +15,9 @@ from typing import Any, TypeVar
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.batch import effects, facts
-from saltext.jobs.core.batch.live import Live, Sharing, Turns
+from saltext.jobs.core.batch.live import Live, Ports, Sharing, Turns
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.metrics import Tally, figures
-from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import KEPT_ASIDE
 from saltext.jobs.core.batch.summary import counts, summary

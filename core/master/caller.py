@@ -10,7 +10,7 @@ stack, with the result of the authentication: the name, and the grants that came
   of the master's own user come without grants, and without limit.
 * ``RemoteFuncs.minion_runner``: a minion that ``peer_run`` lets call runners.
 * Neither, in the master: its own schedule, reactor or engines, set up by its configuration. No limit.
-* A process in which an engine calls a runner for a user (``core/batch/ports.py``): that user, with their grants.
+* A process in which an engine calls a runner for a user (``core/batch/effects.py``): that user, with their grants.
 * Outside the master: ``salt-run`` or Python, run by a user who may write the master's files. No limit but ``sudo_acl``.
 
 A runner may call others in threads (``salt.parallel_runners``), so the stacks of all threads are searched. That is safe,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import salt.payload
 
 from saltext.jobs.core.batch.catalog import add_late_returns
+from saltext.jobs.core.batch.live import Ports
 from saltext.jobs.core.batch.plan import sizes_of
-from saltext.jobs.core.batch.ports import Ports
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import BatchStore

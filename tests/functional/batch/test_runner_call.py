@@ -7,7 +7,7 @@ import time
 import pytest
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.ports import call_runner
+from saltext.jobs.core.batch.effects import call_runner
 from saltext.jobs.core.master.caller import Caller
 from tests.waiting import SOON, stretched
 

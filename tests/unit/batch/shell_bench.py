@@ -6,7 +6,7 @@ import dataclasses
 import errno
 
 from saltext.jobs.core.batch.catalog import add_late_returns
-from saltext.jobs.core.batch.ports import Ports
+from saltext.jobs.core.batch.live import Ports
 from saltext.jobs.core.batch.shell import INTERVAL, BatchShell
 from saltext.jobs.core.batch.spec import PUBLISH_WINDOW
 from saltext.jobs.core.batch.store import BatchStore
