@@ -32,7 +32,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.batch import summary, words
+from saltext.jobs.core.batch import summary
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
@@ -154,7 +154,7 @@ def _look(store: BatchStore, jid: str) -> Seen | None:
     if batch is None:
         return None
     found = summary.summary(batch, time.time())
-    return Seen({**found, "halted_reason": words.why_halted(found)}, summary.minions(batch))
+    return Seen({**found, "halted_reason": summary.why_halted(found)}, summary.minions(batch))
 
 
 def _given_up(queue: RetryStore) -> dict[str, GivenUp]:

@@ -27,7 +27,7 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.options import kinds
 
 if TYPE_CHECKING:
-    from saltext.jobs.core.batch import catalog, starting, words
+    from saltext.jobs.core.batch import catalog, starting, summary
     from saltext.jobs.core.batch.machine import Batch
     from saltext.jobs.core.batch.permission import CallerRights
     from saltext.jobs.core.batch.spec import Spec
@@ -307,9 +307,9 @@ def failures(jid: object) -> dict[str, Any]:
 
         salt-run batch.failures 20260516101112131415
     """
-    from saltext.jobs.core.batch import words
+    from saltext.jobs.core.batch import summary
 
-    return words.failures(*_with_returns(kinds.jid(jid)))
+    return summary.failures(*_with_returns(kinds.jid(jid)))
 
 
 @runner.verb
@@ -356,7 +356,7 @@ def stop(jid: object, kill: object = False) -> bool:
         salt-run batch.stop 20260516101112131415
         salt-run batch.stop 20260516101112131415 kill=True
     """
-    from saltext.jobs.core.batch import words
+    from saltext.jobs.core.batch import summary
     from saltext.jobs.core.master import caller
 
     jid, kill = kinds.jid(jid), kinds.FLAG.given("kill", kill)
@@ -365,7 +365,7 @@ def stop(jid: object, kill: object = False) -> bool:
     _rights(who).permit_control(batch if kill else None)
     if batch is not None:
         return _request("stop", who, batch, kill=kill)
-    over, state = batches.find(jid)[0]["state"] in words.OVER, batches.need_native(jid)
+    over, state = batches.find(jid)[0]["state"] in summary.OVER, batches.need_native(jid)
     if kill:
         caller.require_right(__opts__, who, state, state.get("all_minions") or ())
     return _done("stop", jid, not over and _stop_native(jid, state, kill))
@@ -666,10 +666,10 @@ def _request(verb: str, who: caller.Caller, batch: Batch, **more: object) -> boo
 
 def _done(verb: str, jid: str, answer: object) -> bool:
     """Return True for a request that is carried out. :raises Refused: with the reason, if it changes nothing."""
-    from saltext.jobs.core.batch import words
+    from saltext.jobs.core.batch import summary
 
     if not answer:
-        raise Refused(words.why_not(verb, _catalog().find(jid)[0]))
+        raise Refused(summary.why_not(verb, _catalog().find(jid)[0]))
     return True
 
 
@@ -700,7 +700,7 @@ def _rights(who: caller.Caller) -> CallerRights:
     return CallerRights(__opts__, who)
 
 
-def _with_returns(jid: str) -> tuple[catalog.Summary, catalog.Minions, words.Returns]:
+def _with_returns(jid: str) -> tuple[catalog.Summary, catalog.Minions, summary.Returns]:
     """Return the summary of a batch, its minions, and what reads their returns. :raises Refused: if the caller may not."""
     from saltext.jobs.core.master import caller
     from saltext.jobs.core.master.job_cache import JobCache

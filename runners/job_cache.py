@@ -224,7 +224,7 @@ def _owed(jid: str) -> dict[str, str] | None:
 def _ended(jid: str) -> dict[str, tuple[str, str]]:
     """Return how a batch stands on minions without success; nothing for another job."""
     from saltext.jobs.core.batch.catalog import Catalog
-    from saltext.jobs.core.batch.words import meaning
+    from saltext.jobs.core.batch.summary import meaning
 
     batches = Catalog(__opts__)
     try:
@@ -333,7 +333,7 @@ def running(tgt: object = "*", tgt_type: object = "glob", timeout: object = 5) -
 
 def _batches() -> dict[str, dict[str, Any]]:
     from saltext.jobs.core.batch.catalog import Catalog
-    from saltext.jobs.core.batch.words import word
+    from saltext.jobs.core.batch.summary import word
 
     names = ("fun", "arguments", "tgt", "tgt_type", "user")
     return {

@@ -10,5 +10,5 @@ Asynchronous batches. A batch takes this path through the files; the head of eac
                  (facts, state, kept; pending, pace, gates, inflight, outcomes)
     effects      publishes, asks, looks up, announces; each outcome is a fact again
 
-summary, words and metrics tell how a batch stands; catalog, native, watch, tables and doctor serve the runner.
+summary and metrics tell how a batch stands; catalog, native, watch, tables and doctor serve the runner.
 """

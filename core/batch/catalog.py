@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.batch import native, summary, words
+from saltext.jobs.core.batch import native, summary
 from saltext.jobs.core.batch.facts import Returned
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.outcomes import Outcome
@@ -28,7 +28,7 @@ from saltext.jobs.core.site import site_of
 log = lines.logger(__name__)
 
 #: What a search for batches accepts: their states, and the words that people see for these.
-STATES = (*words.WORDS, "complete")
+STATES = (*summary.WORDS, "complete")
 
 Summary = dict[str, Any]
 Minions = dict[str, dict[str, Any]]
@@ -120,7 +120,7 @@ class Catalog:
     def active(self) -> list[Summary]:
         """Return the summaries of all batches that have not ended, oldest first."""
         found = map(self._listed, sorted({*self._store.jids(Kind.OPEN), *native.active(self._opts)}))
-        return [item for item in found if item and item["state"] not in words.OVER]
+        return [item for item in found if item and item["state"] not in summary.OVER]
 
     def newest(self, limit: int, wanted: Callable[[Summary], bool] = lambda found: True) -> list[Summary]:
         """Return the summaries of up to ``limit`` wanted batches, newest first; of Salt's own only those that are active."""
@@ -183,7 +183,7 @@ def chooser(
     def is_wanted(found: Summary) -> bool:
         created = found.get("created") or 0.0
         return (
-            state in (None, found["state"], words.word(found))
+            state in (None, found["state"], summary.word(found))
             and fits(found.get("fun"), fun)
             and fits(found.get("user"), user)
             and (start is None or created >= start)
@@ -198,5 +198,5 @@ def with_retcode(found: Mapping[str, Any]) -> Summary:
     Add how a batch ended: ``verdict``, a sentence that ``--out=nested`` prints last, and ``retcode``. If the batch did not
     succeed, ``retcode`` makes ``salt-run`` fail, and ``Error`` makes the salt.runner state (``saltmod.runner``) fail.
     """
-    good, verdict = words.verdict(found)
+    good, verdict = summary.verdict(found)
     return {**found, "verdict": verdict, "retcode": 0} | ({} if good else {"retcode": 1, "Error": verdict})

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from saltext.jobs.core.batch.gates import HELD
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.outcomes import Outcome
-from saltext.jobs.core.batch.words import OVER
+from saltext.jobs.core.batch.summary import OVER
 from saltext.jobs.core.metrics import Figures
 
 _OPEN = ("running", "paused", "waiting", "stopping")

@@ -137,13 +137,15 @@ def summary(state: Mapping[str, Any], now: float, is_seen: bool = True) -> dict[
     )
     names = {"total": "all_minions", "completed": "done", "active": "active", "pending": "pending", "failed": "failed"}
     counts = {name: len(state.get(known) or ()) for name, known in names.items()}
+    stands = "halted" if halted else "running" if counts["active"] or counts["pending"] else "complete"
     return {
         **{name: state.get(name) for name in same},
         "arguments": published_words(state.get("arg")) if is_seen else [HIDDEN],
         **dict.fromkeys((outcome.value for outcome in Outcome), 0),
         **counts,
-        "state": "halted" if halted else "running" if counts["active"] or counts["pending"] else "complete",
+        "state": stands,
         "halted": halted,
+        "success": stands == "complete" and not counts["failed"],
         "age_seconds": max(0.0, now - progress) if progress else None,
     }
 

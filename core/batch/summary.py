@@ -1,15 +1,17 @@
 """
-A batch as seen from outside: the summary of ``batch.status``, the batch's minions, and the payloads of its events.
+A batch as seen from outside: the summary of ``batch.status``, the batch's minions, and the payloads of its events; and what
+a summary says in words for people.
 
 Pure: stdlib only. It must never show a return's payload.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from saltext.jobs.core.batch.facts import Announce
+from saltext.jobs.core.batch.gates import HELD, PausedBy
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
@@ -17,6 +19,7 @@ from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.display.command import HIDDEN, shown, words_of
 from saltext.jobs.core.display.moments import local, span
 from saltext.jobs.core.display.text import counted
+from saltext.jobs.core.reasons import Reasons, text_of
 
 #: The ``driver`` of our batches.
 DRIVER = "engine"
@@ -72,14 +75,10 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
     :param is_seen: whether arguments are shown.
     """
     spec, numbers, pause = batch.spec, counts(batch), batch.waits_for()
-    stages = _stages(spec)
     groups = {"by": spec.by, "group_number": batch.pace.group + 1, "groups": len(spec.groups)}
     return {
         "jid": spec.jid,
-        "fun": spec.fun,
-        "arguments": words_of(spec.arg, spec.kwargs) if is_seen else [HIDDEN],
-        "tgt": spec.tgt,
-        "tgt_type": spec.tgt_type,
+        **_asked(spec, is_seen),
         **numbers,
         **_pace(batch),
         "halted": batch.halted is not None,
@@ -90,8 +89,7 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "created": batch.created,
         "last_progress": batch.last_progress,
         "age_seconds": max(0.0, now - batch.last_progress),
-        "stages": stages,
-        "sizes": list(spec.sizes[:stages]),
+        "stages": _stages(spec),
         **(groups if spec.groups else {}),
         "rate": _rate(batch, numbers, now),
         "eta_seconds": _seconds_left(batch, numbers),
@@ -103,21 +101,29 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "check": batch.checks.stage is not None,
         "approve": batch.checks.stage if batch.checks.by_hand else None,
         "survivors": sorted(batch.inflight.survivors()),
-        "unsure": sorted(spec.unsure),
         "publishes": batch.pace.publishes,
         "publish_failures": batch.pace.publish_failures,
         "finished": batch.finished,
         "parent": spec.parent,
+    }
+
+
+def _asked(spec: Spec, is_seen: bool = True) -> dict[str, Any]:
+    """Return what a summary and a preview tell of what a batch was asked to do."""
+    return {
+        "fun": spec.fun,
+        "arguments": words_of(spec.arg, spec.kwargs) if is_seen else [HIDDEN],
+        "tgt": spec.tgt,
+        "tgt_type": spec.tgt_type,
+        "total": len(spec.minions),
+        "sizes": list(spec.sizes[: _stages(spec)]),
+        "unsure": sorted(spec.unsure),
         "options": options_of(spec, is_seen),
     }
 
 
 def options_of(spec: Spec, is_seen: bool = True) -> dict[str, Any]:
-    """
-    Return the options with which a batch was started, by their names in ``batch.start``.
-
-    None for one that was not given and has no default.
-    """
+    """Return the options of a batch by their names in ``batch.start``: None if not given and without a default."""
     check, more = check_of(spec), dict[str, Any]()
     if is_seen:
         words, more = words_of(spec.check.get("arg") or (), spec.check.get("kwargs") or {}), shown(spec.options)
@@ -135,19 +141,12 @@ def preview(spec: Spec, limit: int | None, ttl: float) -> dict[str, Any]:
     """
     counts = [count for _, count in spec.groups] or [len(spec.minions)]
     return {
-        "fun": spec.fun,
-        "arguments": words_of(spec.arg, spec.kwargs),
-        "tgt": spec.tgt,
-        "tgt_type": spec.tgt_type,
-        "total": len(spec.minions),
+        **_asked(spec),
         "minions": list(spec.minions),
-        "sizes": list(spec.sizes[: _stages(spec)]),
         "groups": [[name, count] for name, count in spec.groups] or None,
         "check": check_of(spec),
         "check_after": gates_of(spec.sizes, counts) if spec.check else [],
-        "unsure": sorted(spec.unsure),
         "max_in_flight": limit,
-        "options": options_of(spec),
         "sentence": in_a_sentence(spec, ttl),
     }
 
@@ -237,3 +236,112 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
         for minion, record in known.items():
             record["group"] = batch.spec.groups[batch.membership.of(minion)][0]
     return {minion: known[minion] for minion in sorted(known)}
+
+
+# -- in words ---------------------------------------------------------------------------------------------------------
+# ``found`` is the summary of a batch of ours, or of one of Salt's own.
+
+#: The states of a batch that has ended.
+OVER = ("complete", "halted")
+#: The outcomes without success, worst first; those that count as failures (``max_failures``); and all outcomes.
+BAD = ("failed", "timed_out", "lost", "killed", "offline", "queued")
+FAILED, ENDED = BAD[:3], ("completed", *BAD)
+#: What a minion's state means, if its name does not say it.
+_MEANINGS = {
+    "timed_out": "ran longer than max_runtime",
+    "lost": "may have run it: gave neither a return nor a sign that it runs the job",
+    "killed": "by an operator",
+    "offline": "not there",
+    "queued": "owed by job_retry",
+    "active": "sent to, or running it",
+    "pending": "not sent to yet",
+}
+#: What lost means of a minion that is known to have begun the job.
+_BEGUN = "began it, and may have ended it: gave neither a return nor a sign that it still runs the job"
+#: Why a minion failed, if its return cannot be read.
+_RETURN_GONE = "its return cannot be read: the minion was away, or the job cache no longer has it"
+
+#: The words that ``word`` returns: they tell people the state of a batch.
+WORDS = ("running", "paused", "waiting", "scheduled", "stopping", "halted", "unsuccessful", "succeeded")
+
+#: Yields (minion, its return or None) for some minions.
+Returns = Callable[[Iterable[str]], Iterator[tuple[str, Mapping[str, Any] | None]]]
+
+
+def word(found: Mapping[str, Any]) -> str:
+    """
+    Return the state of a batch in one word for people. The state ``complete`` does not tell whether all went well, nor
+    does ``paused`` tell whether an operator has to act; the word does.
+    """
+    state, by = str(found["state"]), found.get("paused_by")
+    if state == "running" and found.get("blocked_reason") and not found.get("active"):
+        return "waiting"
+    if state == "complete":
+        return "succeeded" if found.get("success") else "unsuccessful"
+    if state != "paused" or by is None or by in HELD:
+        return state
+    return "scheduled" if by == PausedBy.START else "waiting"
+
+
+def meaning(record: Mapping[str, Any]) -> str:
+    """Return what a minion's state means; empty if its name says it. :param record: as ``batch.minions`` has it."""
+    return record.get("why") or (_BEGUN if record.get("begun") else _MEANINGS.get(record["state"], ""))
+
+
+def why_halted(found: Mapping[str, Any]) -> str:
+    """Return in words why a batch was halted; empty where it was not."""
+    reason, by = str(found.get("halted_reason") or ""), found.get("stopped_by")
+    if reason == "stop":
+        return f"stopped by {by}" if by else "stopped by batch.stop"
+    more = "more minions failed than max_failures allows"
+    return f"{more}{reason.removeprefix('max_failures')}" if reason.startswith("max_failures") else reason
+
+
+def waits(found: Mapping[str, Any], when: Callable[[float], str]) -> str:
+    """Return why a batch is paused, and when it goes on; empty if it is not. :param when: returns a time in words."""
+    reason = str(found.get("paused_reason") or "")
+    if not found.get("opens_at"):
+        return reason
+    happens = "begins" if found.get("paused_by") == PausedBy.START else "opens"
+    return f"{reason or 'for its window'}; {happens} {when(found['opens_at'])}"
+
+
+def engine_trouble(found: Mapping[str, Any]) -> str | None:
+    """Return why a batch does not go on, if that is because of its engine; else None."""
+    if found.get("engine") is False:
+        return "no batch_manager engine runs, so nothing goes on: see jobs_doctor.run"
+    silent = found.get("engine_silent_seconds")
+    return f"the engine has not answered for {span(silent)}; see jobs_doctor.run" if silent else None
+
+
+def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
+    """Return whether an ended batch has succeeded, and a sentence about it, with how many minions were left out."""
+    batch, total = f"Batch {found['jid']}", found["total"]
+    if found.get("success"):
+        left_out = f"; {found['offline']} not there and left out" if found.get("offline") else ""
+        return True, f"{batch}: {found['completed']} of {total} minions completed{left_out}"
+    wrong = ", ".join(f"{found[name]} {name}" for name in (*BAD, "pending") if found.get(name))
+    why = f" ({why_halted(found)})" if why_halted(found) else ""
+    return False, f"{batch} is {word(found)}{why}: {wrong or 'nothing ran'} of {total} minions"
+
+
+def why_not(verb: str, found: Mapping[str, Any]) -> str:
+    """Return why a request (stop, pause, resume or approve) is not carried out."""
+    jid, state = found["jid"], found["state"]
+    told = f"Batch {jid} is {word(found)}" + (f": {found['paused_reason']}" if found.get("paused_reason") else "")
+    if found.get("approve") is not None and state not in OVER:
+        return f"{told}; salt-run batch.approve {jid} stage={found['approve']} lets it go on"
+    if verb == "stop" and state == "stopping" and found.get("active"):
+        return f"{told}, and still runs on {found['active']} minions; with kill=True its job is ended there"
+    return f"{told}; there is nothing to {verb}"
+
+
+def failures(found: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]], returns: Returns) -> dict[str, Any]:
+    """Return the result of ``batch.failures``. :param minions: as ``batch.minions`` returns them."""
+    wanted = {minion: record for minion, record in minions.items() if record["state"] in BAD}
+    reasons = Reasons()
+    for minion, ret in returns(wanted):
+        record = wanted[minion]
+        text = text_of(ret) if ret else meaning(record) or _RETURN_GONE
+        reasons.add(minion, str(record["state"]), record["retcode"], text)
+    return {**found, "unsuccessful": len(wanted), "groups": reasons.groups()}

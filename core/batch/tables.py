@@ -10,10 +10,22 @@ import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from saltext.jobs.core.batch.gates import HELD, PausedBy
+from saltext.jobs.core.batch.gates import HELD
 from saltext.jobs.core.batch.outcomes import Outcome
-from saltext.jobs.core.batch.summary import two_digits
-from saltext.jobs.core.batch.words import BAD, FAILED, OVER, WORDS, engine_trouble, meaning, why_halted, word
+from saltext.jobs.core.batch.summary import (
+    BAD,
+    DRIVER,
+    ENDED,
+    FAILED,
+    OVER,
+    WORDS,
+    engine_trouble,
+    meaning,
+    two_digits,
+    waits,
+    why_halted,
+    word,
+)
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.page import ROWS, Column, Page, Row, Table
 from saltext.jobs.core.display.reasons import reasons
@@ -51,17 +63,13 @@ def _count(batch: Row, names: Sequence[str]) -> int:
     return sum(batch.get(name) or 0 for name in names)
 
 
-def _ended(batch: Row) -> int:
-    return _count(batch, ("completed", *BAD))
-
-
 _BATCHES = Table(
     "batch",
     "batches",
     (
         Column("JID", "jid"),
         Column("STATE", word),
-        Column("DONE", lambda batch: f"{_ended(batch)}/{batch['total']}", right=True, rank=1),
+        Column("DONE", lambda batch: f"{_count(batch, ENDED)}/{batch['total']}", right=True, rank=1),
         Column("FAILED", lambda batch: _count(batch, FAILED), right=True, rank=3),
         Column("FUNCTION", _command, 7, rank=4, names=False),
         Column("TARGET", _target, 6, rank=5, names=False),
@@ -81,22 +89,20 @@ def listed(found: Sequence[Row], page: Page) -> None:
         return
     page.line(_BATCHES.headline(found))
     page.table(_BATCHES.columns, found, len(found))
-    waiting = [(batch["jid"], why) for batch in found if (why := _stands_still(batch, page))]
-    for jid, why in waiting[:_WAITING]:
-        page.line(f"{jid}: {why}", "  ", 3)
+    why_each = [
+        (batch["jid"], waits(batch, page.when) if batch["state"] == "paused" else batch.get("blocked_reason"))
+        for batch in found
+        if batch["state"] in ("paused", "running")
+    ]
+    waiting = [f"{jid}: {why}" for jid, why in why_each if why]
+    for line in waiting[:_WAITING]:
+        page.line(line, "  ", 3)
     page.folded(len(waiting), _WAITING, " that wait")
     trouble = next((told for batch in found if (told := engine_trouble(batch))), None)
     if trouble:
         page.line(f"{trouble[0].upper()}{trouble[1:]}.")
     failed = ("batch.failures JID",) if any(_count(batch, FAILED) for batch in found) else ()
     page.next(*failed, "batch.status", "batch.watch", "batch.minions", "batch.stop")
-
-
-def _stands_still(batch: Row, page: Page) -> str | None:
-    """Return why a batch under way sends to fewer minions than it could, or to none; None if it does not wait."""
-    if batch["state"] == "paused":
-        return _waits(batch, page)
-    return str(batch["blocked_reason"]) if batch["state"] == "running" and batch.get("blocked_reason") else None
 
 
 # -- one batch ----------------------------------------------------------------------------------------------------------
@@ -116,9 +122,8 @@ def standing(batch: Row, page: Page) -> None:
 
 
 def _progress(batch: Row, page: Page) -> str:
-    total, ended = batch["total"], _ended(batch)
-    names = ("completed", *BAD, "active", "pending")
-    counts = ", ".join(f"{batch[name]:,} {name}" for name in names if batch.get(name))
+    total, ended = batch["total"], _count(batch, ENDED)
+    counts = ", ".join(f"{batch[name]:,} {name}" for name in (*ENDED, "active", "pending") if batch.get(name))
     bar = min(_BAR, page.width // 4)
     return f"{'#' * (bar * ended // (total or 1)):.<{bar}} {ended:,} of {total:,}: {counts or 'no minion'}"
 
@@ -130,7 +135,7 @@ def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
     return [
         ("halted", why_halted(batch)),
         ("stopped by", stopped),
-        (word(batch), _waits(batch, page)),
+        (word(batch), waits(batch, page.when)),
         ("to be approved by", _names(options.get("approve_by")) if batch.get("approve") is not None else None),
         ("engine", engine_trouble(batch)),
         ("a check", "is under way" if batch.get("check") and batch.get("approve") is None else None),
@@ -154,15 +159,7 @@ def _names(names: Any) -> str:
 
 
 def _is_ours(batch: Row) -> bool:
-    return batch.get("driver") in (None, "engine")
-
-
-def _waits(batch: Row, page: Page) -> str | None:
-    reason = batch.get("paused_reason")
-    if batch.get("opens_at"):
-        happens = "begins" if batch.get("paused_by") == PausedBy.START else "opens"
-        return f"{reason or 'for its window'}; {happens} {page.when(batch['opens_at'])}"
-    return str(reason) if reason else None
+    return batch.get("driver") in (None, DRIVER)
 
 
 def _pace(batch: Row) -> str:

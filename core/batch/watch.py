@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
-from saltext.jobs.core.batch.summary import two_digits
-from saltext.jobs.core.batch.words import BAD, OVER, Returns, engine_trouble, word
+from saltext.jobs.core.batch.summary import BAD, ENDED, OVER, Returns, engine_trouble, two_digits, waits, word
 from saltext.jobs.core.display import moments, terminal
 from saltext.jobs.core.display.text import clean, cut, width_of
 from saltext.jobs.core.errors import Refused
@@ -104,13 +103,14 @@ class Display:
 
 def waiting_line(summary: Mapping[str, Any]) -> str:
     """Return why a batch sends to no minion now, and what an operator can do; empty if it does send."""
-    # ``blocked_reason`` changes with each minion of other batches: it is worth a line only if this batch stands still.
-    reason = summary.get("paused_reason") or (None if summary.get("active") else summary.get("blocked_reason"))
+    reason = waits(summary, lambda time: moments.local(time, None))
+    if not reason and not summary.get("active"):
+        # It changes with each minion of other batches: it is worth a line only if this batch stands still.
+        reason = summary.get("blocked_reason") or ""
     if not reason or summary["state"] in OVER:
         return ""
-    when = f"; opens {moments.local(summary['opens_at'], None)}" if summary.get("opens_at") else ""
     steps = f"; salt-run batch.approve {summary['jid']} lets it go on" if summary.get("approve") is not None else ""
-    return f"{word(summary)}: {reason}{when}{steps}"
+    return f"{word(summary)}: {reason}{steps}"
 
 
 def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
@@ -120,7 +120,7 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
     :param width: most columns, since a line wider than the terminal could not be redrawn: what matters least is left out.
     """
     total = summary["total"] or 1
-    ended = summary["completed"] + sum(summary.get(name) or 0 for name in BAD)
+    ended = sum(summary.get(name) or 0 for name in ENDED)
     silent = summary.get("engine_silent_seconds")
     engine = " (no engine)" if summary.get("engine") is False else " (the engine does not answer)" if silent else ""
     parts = [f"{ended}/{summary['total']} {word(summary)}{engine}{_elapsed(summary)}"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch import summary as batch_summary
-from saltext.jobs.core.batch import words
 from saltext.jobs.core.batch.watch import progress_line
 from tests.unit.batch.bench import BEGIN, spec
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
@@ -34,7 +33,7 @@ def test_the_verdict_on_a_batch_says_what_went_wrong_and_how_many_were_left_out(
     with ShellBench(tmp_path, made) as bench:
         bench.begin(**{"batch": "2", "presence": "ping", **more})
         bench.end()
-        assert words.verdict(shown(bench)) == (good, f"Batch {JID}{said}")
+        assert batch_summary.verdict(shown(bench)) == (good, f"Batch {JID}{said}")
         keys = {*shown(bench), "retcode", "Error", "engine", "group_number", "groups"}
         assert max(keys | {"verdict"}) == "verdict", "Salt prints a mapping in the order of its keys"
         if minions == "aa":
@@ -92,7 +91,7 @@ def test_how_long_a_batch_takes_goes_by_the_run_time_and_the_size(tmp_path):
     ],
 )
 def test_why_a_batch_was_halted_is_said_in_words(found, told):
-    assert words.why_halted(found) == told
+    assert batch_summary.why_halted(found) == told
 
 
 @pytest.mark.parametrize(("number", "told"), [(494.36, 490), (264, 260), (7.123, 7.1), (1234.5, 1200)])

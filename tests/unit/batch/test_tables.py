@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from saltext.jobs.core.batch import summary, tables, words
+from saltext.jobs.core.batch import summary, tables
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.display.page import Page
 from saltext.jobs.core.display.text import width_of
@@ -82,7 +82,7 @@ def test_a_batch_is_one_line():
 )
 def test_one_word_says_whether_all_went_well_and_whether_an_operator_has_to_act(more, word):
     batch = standing(**more)
-    assert words.word(batch) == word
+    assert summary.word(batch) == word
     assert drawn(tables.standing, batch)[0].startswith(f"{JID}  {word}  ")
     assert drawn(tables.listed, [batch])[0] == f"1 batch: 1 {word}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.batch.words import why_not
+from saltext.jobs.core.batch.summary import why_not
 
 
 @pytest.mark.parametrize("verb", ["stop", "pause", "resume", "approve"])
