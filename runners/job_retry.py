@@ -302,7 +302,7 @@ def enqueue(jid: object, minions: object = None) -> Any:
     jid, named = kinds.jid(jid), None if minions is None else list(kinds.minions(minions))
     who = _caller()
     if who.grants is not None:
-        load = JobCache(__opts__).published_load(jid)
+        load = JobCache(__opts__).load(jid, to_publish=True)
         if load:
             caller.require_right(__opts__, who, load, named or load.get("Minions") or (), f"all minions of job {jid}")
     _refuse_for_batch(jid, named)

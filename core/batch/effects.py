@@ -16,6 +16,8 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import salt.utils.args
+
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.live import Live, Ports
@@ -28,7 +30,7 @@ from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFail
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.identity import WHO
-from saltext.jobs.core.master.job_cache import BATCH_MARK, load_of
+from saltext.jobs.core.master.job_cache import BATCH_MARK
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.options.kinds import WINDOW
 
@@ -125,9 +127,13 @@ async def _keep_load(ports: Ports, live: Live) -> None:
 
 async def store_load(ports: Ports, spec: Spec, is_new: bool) -> None:
     """Have the job cache keep a batch's load; ``is_new``: it has none of this jid yet. :raises JobCacheError:"""
-    options = kept_options(spec)
-    load = load_of(spec.jid, spec.fun, spec.arg, spec.kwargs, spec.tgt, spec.tgt_type, spec.user, spec.ret, options)
-    load[BATCH_MARK] = True
+    load = {  # in the form in which a client would publish it
+        "cmd": "publish",
+        **{name: getattr(spec, name) for name in ("jid", "fun", "tgt", "tgt_type", "ret", "user")},
+        "arg": salt.utils.args.condition_input(list(spec.arg), dict(spec.kwargs)),
+        "kwargs": {name: value for name, value in kept_options(spec).items() if value is not None},
+        BATCH_MARK: True,
+    }
     if spec.owner:
         load[WHO] = dict(spec.owner)
     await ports.cache_worker.call(ports.cache.keep_load, spec.jid, load, spec.minions, is_new)

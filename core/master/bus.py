@@ -64,7 +64,7 @@ class Bus:
     :param opts: the master's options.
     :param loop: the engine's tornado loop.
     :param name: the engine's name, for its beat.
-    :param is_direct: whether to use the publisher's sockets; if nothing is heard there, Salt's own client is used.
+    :param is_direct: whether to use the publisher's sockets instead of Salt's own client.
     :param patience: seconds of silence after which the engine subscribes again.
     """
 
@@ -80,8 +80,7 @@ class Bus:
         self._listeners: list[Listener] = []
         self._beat_tag = events.beat_tag(name, secrets.token_hex(8))
         self._beat = Beat()
-        #: Whether the publisher's sockets are in use.
-        self.is_direct, self._patience = is_direct, patience
+        self._is_direct, self._patience = is_direct, patience
         self._beaten, self._fired, self._pause = time.monotonic(), float("-inf"), 0.0
         self._is_used = False  # since the last beat by others than engines
         self._on_ready: Callable[[], None] | None = None
@@ -125,13 +124,16 @@ class Bus:
         if self._timer is not None:
             self._loop.remove_timeout(self._timer)
             self._timer = None
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         for handle in (self._subscription, self._publisher):
             if handle is not None:
                 handle.destroy()
         self._subscription = self._publisher = None
 
     def _subscribe(self) -> None:
-        if self.is_direct:
+        if self._is_direct:
             self._publisher = Sender(self._loop, self._opts)
             self._subscription = Stream(self._loop, self._opts, self._take, self._beat.skip)
         else:
@@ -182,10 +184,7 @@ class Bus:
         self._timer = self._loop.call_later(pause, self._next_beat)
 
     def _reconnect(self) -> None:
-        for handle in (self._subscription, self._publisher):
-            handle.destroy()
-        # a bus of an unknown form is read through Salt's own client
-        self.is_direct = self.is_direct and self._beat.heard > 0
+        self._disconnect()
         # Events fired meanwhile are lost, even if no beat was.
         self._beat.skip()
         self._subscribe()
@@ -242,7 +241,7 @@ class Beat:
 _CHUNK = 64 << 10
 #: Chunks that are read before the loop may do other work.
 _CHUNKS = 16
-#: Seconds between two reads of a busy bus. Waking up for each event takes as much CPU as the event itself.
+#: Seconds between two reads. Waking up for each event of a busy bus takes as much CPU as the event itself.
 _PACE = 0.01
 #: Seconds between two attempts to connect.
 _RETRY = 0.2
@@ -263,16 +262,17 @@ class Stream:
         self._socket: socket.socket | None = None
         self._unpacker: Any = None
         self._timer: Any = None
-        self._is_awaited = False
-        self._woken = float("-inf")
         self._connect()
 
     def destroy(self) -> None:
-        """Disconnect, for good."""
+        """Disconnect."""
         if self._timer is not None:
             self._loop.remove_timeout(self._timer)
             self._timer = None
-        self._disconnect()
+        if self._socket is not None:
+            self._loop.remove_handler(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
 
     def _connect(self) -> None:
         self._timer = None
@@ -286,65 +286,36 @@ class Stream:
         self._unpacker = salt.utils.msgpack.Unpacker()
         self._wait_for_events()
 
-    def _disconnect(self) -> None:
-        if self._socket is not None:
-            if self._is_awaited:
-                self._stop_waiting()
-            self._socket.close()
-            self._socket = None
-
     def _wait_for_events(self) -> None:
         assert self._socket is not None
-        self._is_awaited = True
+        self._timer = None
         self._loop.add_handler(self._socket.fileno(), self._on_events, self._loop.READ)
 
-    def _stop_waiting(self) -> None:
-        assert self._socket is not None
-        self._is_awaited = False
-        self._loop.remove_handler(self._socket.fileno())
-
-    def _on_events(self, _fd: int, _events: int) -> None:
-        """The loop was woken: read what is there. On a busy bus, read at intervals from then on."""
-        last, self._woken = self._woken, self._loop.time()
-        if self._read() and self._woken - last < _PACE:
-            self._stop_waiting()
-            self._timer = self._loop.call_later(_PACE, self._on_pace)
-
-    def _on_pace(self) -> None:
-        """An interval has passed: read what is there. When nothing is, wait to be woken again."""
-        self._timer = None
-        if self._read():
-            self._timer = self._loop.call_later(_PACE, self._on_pace)
-        elif self._socket is not None:
-            self._wait_for_events()
-
-    def _read(self) -> bool:
-        """Take the events that are there. Returns whether there were any and the connection is still open."""
-        size = 0
+    def _on_events(self, fd: int, _events: int) -> None:
+        """Take the events that are there; then wait a moment, until there are more."""
+        self._loop.remove_handler(fd)
+        self._timer = self._loop.call_later(_PACE, self._wait_for_events)
         try:
             for _ in range(_CHUNKS):
                 if self._socket is None:
-                    return False  # the handler of the last event has closed the stream
+                    return  # the handler of the last event has closed the stream
                 data = self._socket.recv(_CHUNK)
                 if not data:
                     raise ConnectionError("the publisher has closed it")
-                size += len(data)
                 self._unpacker.feed(data)
                 for frame in self._unpacker:
                     self._take(frame[b"body"])
                     if self._socket is None:
-                        return False
+                        return
                 if len(data) < _CHUNK:
                     break
         except BlockingIOError:
             pass
         except Exception as exc:  # msgpack raises many kinds for an invalid frame.
             log.debug("Connecting to the event bus again: %s: %s", type(exc).__name__, exc)
-            self._disconnect()
+            self.destroy()
             self._on_break()
             self._timer = self._loop.call_later(_RETRY, self._connect)
-            return False
-        return size > 0
 
 
 def connected(opts: Mapping[str, Any], side: str = "pub") -> socket.socket:

@@ -126,34 +126,19 @@ def fact_of(tag: str, data: Any) -> BusFact | None:
     """
     if not isinstance(data, Mapping):
         return None
-    parts = tag.split("/")
-    if parts[:2] == ["salt", "job"] and len(parts) in (4, 5):
-        return _job_fact(parts, data)
-    if parts[:2] == ["salt", "minion"] and len(parts) == 4 and parts[3] == "start":
-        minion = parts[2]
-        return MinionStarted(minion) if is_plain(minion) and data.get("id") == minion else None
     if tag == PRESENCE:
-        return PresenceChanged(_names(data.get("new")))
-    return None
-
-
-def _job_fact(parts: list[str], data: Mapping[str, Any]) -> BusFact | None:
-    jid, kind = parts[2], parts[3]
+        new = data.get("new")
+        return PresenceChanged(tuple(filter(is_plain, new if isinstance(new, (list, tuple, set)) else ())))
+    jid, kind, minion = parts_of_job(tag) or ("", "", started_by(tag) or "")
+    if not is_plain(minion) or data.get("id") != minion:
+        return None
+    if not kind:
+        return MinionStarted(minion)
     if not is_plain(jid):
         return None
-    if len(parts) != 5 or not is_plain(parts[4]) or data.get("id") != parts[4]:
-        return None
     if kind == "ret" and data.get("jid") == jid:
-        return JobReturned(jid, parts[4], function_of(data), retcode_of(data))
-    if kind == "start":
-        return JobStarted(jid, parts[4])
-    return None
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple, set, frozenset)):
-        return ()
-    return tuple(name for name in value if is_plain(name))
+        return JobReturned(jid, minion, function_of(data), retcode_of(data))
+    return JobStarted(jid, minion) if kind == "start" else None
 
 
 def batch_tag(jid: str, kind: str) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 
 import salt.loader
 import salt.payload
-import salt.utils.args
 import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
@@ -67,18 +66,16 @@ class JobCache:
         """Whether the load stays if another publish has the same jid; local_cache and others overwrite it."""
         return self.master_name == OURS
 
-    def load(self, jid: str) -> dict[str, Any]:
-        """Return the load of a job, or ``{}``. :raises JobCacheError: when it cannot be read."""
-        return dict(self._mapping(f"The load of {jid}", self._call(self.name, "get_load", jid)))
-
-    def published_load(self, jid: str) -> dict[str, Any]:
+    def load(self, jid: str, to_publish: bool = False) -> dict[str, Any]:
         """
-        Return the load of a job from this master's own job cache, or ``{}``. A load that is to be published again is
-        never read from an ``ext_job_cache``, because minions may write to it.
+        Return the load of a job, or ``{}``.
 
+        :param to_publish: whether it is to be published again. Then it is never read from an ``ext_job_cache``, because
+            minions may write to it.
         :raises JobCacheError: when it cannot be read.
         """
-        return dict(self._mapping(f"The load of {jid}", self._call(self.master_name, "get_load", jid)))
+        name = self.master_name if to_publish else self.name
+        return dict(self._mapping(f"The load of {jid}", self._call(name, "get_load", jid)))
 
     def returned(self, jid: str, minions: Iterable[str]) -> dict[str, int]:
         """
@@ -112,42 +109,37 @@ class JobCache:
 
     def publishes(self, jid: str) -> list[Published]:
         """
-        Return the publish of a job by a master of the site, as ``records.published_before``. Only our own job cache knows.
+        Return the publish of a job by a master of the site, as ``records.published_before``; none if its record cannot be
+        read. Only our own job cache knows.
 
         :raises JobCacheError: when the cache cannot be read.
         """
-        key = self._store.key_of(jid) if self.master_name == OURS else None
+        store = self._store
+        key = store.key_of(jid) if self.master_name == OURS else None
         if key is None:
             return []
-        found: list[Published] = self._guard(
-            OURS, f"fetch {PUBLISHED} {jid}", lambda: records.published_before(self._store, key, self._is_ours)
-        )
-        return found
 
-    def _is_ours(self, master: str) -> bool:
-        return master == self._opts["id"] or self._store.site.shares(master)
+        def is_ours(master: str) -> bool:
+            return master == self._opts["id"] or store.site.shares(master)
 
-    def published_since(self, since: float) -> dict[str, float]:
-        """
-        Return ``{jid: Unix time of its newest publish}`` of the jobs that this master, or one of its site,
-        published at or after ``since``. A record that cannot be read is passed over. Only our own job cache knows.
-
-        :raises JobCacheError: when the cache cannot be read.
-        """
-        keys = self._guard(OURS, f"list {PUBLISHED}", lambda: self._store.driver.written_since(PUBLISHED, since))
-        found = {jid: self._last_publish(jid) for jid in map(self._store.decode, keys) if is_plain(jid)}
-        return {jid: last for jid, last in found.items() if last >= since}
-
-    def _last_publish(self, jid: str) -> float:
         try:
-            return max((record.at for record in self.publishes(jid)), default=-1.0)
-        except JobCacheError as exc:
+            return records.published_before(store, key, is_ours)
+        except Exception as exc:  # of many kinds
             # If the driver can look for another record, only this one is unreadable.
-            self._guard(OURS, "probe", lambda: self._store.contains(NOCACHE, "probe"))
+            self._guard(OURS, f"fetch {PUBLISHED} {jid}", lambda: store.contains(NOCACHE, "probe"))
             self._quiet.error(
                 "publication", "The record that this master published job %s cannot be read: %s", jid, exc
             )
-            return -1.0
+            return []
+
+    def published_since(self, since: float) -> list[str]:
+        """
+        Return the jobs that this master, or one of its site, published at or after a Unix time. Only our own job cache
+        knows. Raises as ``publishes``.
+        """
+        keys = self._guard(OURS, f"list {PUBLISHED}", lambda: self._store.driver.written_since(PUBLISHED, since))
+        jids = filter(is_plain, map(self._store.decode, keys))
+        return [jid for jid in jids if any(record.at >= since for record in self.publishes(jid))]
 
     @property
     def _store(self) -> Store:
@@ -161,9 +153,9 @@ class JobCache:
         :param first: whether nothing was published under the jid.
         :raises JobCacheError: when it cannot be stored.
         """
-        call, own = self._function(self.master_name, "save_load"), OwnLoad(load)
+        own = OwnLoad(load)
         own.is_first = first
-        self._guard(self.master_name, "save_load", lambda: call(jid, own, minions=sorted(minions)))
+        self._call(self.master_name, "save_load", jid, own, minions=sorted(minions))
 
     def store_return(self, load: Mapping[str, Any]) -> None:
         """Store a return that came in another way: ``load`` has jid, id, return, retcode, success, fun."""
@@ -234,18 +226,15 @@ class JobCache:
         jobs = os.path.join(self._opts["cachedir"], "jobs")
         return str(salt.utils.jid.jid_dir(jid, jobs, self._opts.get("hash_type", "sha256")))
 
-    def _call(self, name: str, function: str, *args: Any) -> Any:
-        call = self._function(name, function)
-        return self._guard(name, function, lambda: call(*args))
-
-    def _function(self, name: str, function: str) -> Any:
+    def _call(self, name: str, function: str, *args: Any, **kwargs: Any) -> Any:
         if self._loaded is None:
             utils = salt.loader.utils(self._opts)
             self._loaded = salt.loader.returners(self._opts, salt.loader.minion_mods(self._opts, utils=utils))
         try:
-            return self._loaded[f"{name}.{function}"]
+            call = self._loaded[f"{name}.{function}"]
         except KeyError:
             raise JobCacheError(f"The job cache {name!r} has no {function}: is master_job_cache right?") from None
+        return self._guard(name, function, lambda: call(*args, **kwargs))
 
     @staticmethod
     def _guard(name: str, what: str, call: Any) -> Any:
@@ -253,28 +242,3 @@ class JobCache:
             return call()
         except Exception as exc:  # A driver raises anything that its client library raises.
             raise JobCacheError(f"The job cache {name!r} failed at {what}: {type(exc).__name__}: {exc}") from exc
-
-
-def load_of(
-    jid: str,
-    fun: str,
-    arg: Iterable[Any],
-    kwarg: Mapping[str, Any],
-    tgt: Any,
-    tgt_type: str,
-    user: str,
-    ret: str,
-    options: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the load of a job for the job cache, in the form in which a client would publish it."""
-    return {
-        "cmd": "publish",
-        "jid": jid,
-        "fun": fun,
-        "arg": salt.utils.args.condition_input(list(arg), dict(kwarg)),
-        "tgt": tgt,
-        "tgt_type": tgt_type,
-        "ret": ret,
-        "user": user,
-        "kwargs": {name: value for name, value in options.items() if value is not None},
-    }

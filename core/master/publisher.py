@@ -8,7 +8,6 @@ failed: the answer to that request may still come.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -183,9 +182,6 @@ def _short(tgt: Any) -> str:
 
 # -- the client ---------------------------------------------------------------------------------------------------------
 
-#: How many idle connections are kept, and for how many seconds: a firewall may drop them later.
-_KEPT, _KEPT_FOR = 4, 30.0
-
 
 class KeepingClient(salt.client.LocalClient):  # type: ignore[misc]
     """
@@ -202,12 +198,12 @@ class KeepingClient(salt.client.LocalClient):  # type: ignore[misc]
         self.key: Any
         self._origin, self._epoch = origin, epoch
         self._made_with = kwargs
-        self._kept: list[tuple[Any, float]] = []  # the channel and when it was used last, oldest first
+        self._idle: list[Any] = []  # channels
 
     def destroy(self) -> None:
         """Close all connections."""
-        while self._kept:
-            self._kept.pop()[0].close()
+        while self._idle:
+            self._idle.pop().close()
         super().destroy()
 
     async def pub_async(
@@ -238,24 +234,16 @@ class KeepingClient(salt.client.LocalClient):  # type: ignore[misc]
         return {"jid": answer["load"]["jid"], "minions": answer["load"]["minions"]}
 
     async def _ask(self, request: dict[str, Any], io_loop: Any, timeout: float) -> Any:
-        channel = await self._take(io_loop)
+        channel = self._idle.pop() if self._idle else self._connected(io_loop)
         try:
             answer = await channel.send(request, timeout=timeout)
         except BaseException:
             await compat.close_channel(channel)
             raise
-        if len(self._kept) < _KEPT:
-            self._kept.append((channel, time.monotonic()))
-        else:
-            await compat.close_channel(channel)
+        self._idle.append(channel)
         return answer
 
-    async def _take(self, io_loop: Any) -> Any:
-        while self._kept:
-            channel, used = self._kept.pop()
-            if time.monotonic() - used < _KEPT_FOR:
-                return channel
-            await compat.close_channel(channel)
+    def _connected(self, io_loop: Any) -> Any:
         address = salt.utils.network.ip_bracket(self.opts["interface"])
         uri = f"tcp://{address}:{self.opts['ret_port']}"
         return salt.channel.client.AsyncReqChannel.factory(self.opts, io_loop=io_loop, crypt="clear", master_uri=uri)

@@ -14,7 +14,7 @@ from salt.daemons import masterapi
 from saltext.jobs.core.batch import facts, native
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.ledger.batches import Kind
-from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache, load_of
+from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
 from tests.functional.options import options_in
 from tests.unit.batch.bench import BEGIN, Bench
 from tests.waiting import wait_for
@@ -41,7 +41,7 @@ class Master:
         """A job of two minions is published, and one of them returns."""
         if not self.cache.keeps_first_load:
             self.minion.returners["local_cache.prep_jid"](passed_jid=jid)
-        load = load_of(jid, "state.apply", ["nginx"], {}, "*", "glob", "root", "", {})
+        load = {"jid": jid, "fun": "state.apply", "arg": ["nginx"], "tgt": "*", "tgt_type": "glob", "user": "root"}
         self.cache.keep_load(jid, {**load, **(mark or {})}, ["a", "b"])
         self.cache.store_return({"jid": jid, "id": "a", "fun": "state.apply", "return": "done", "retcode": 0})
         self.age(jid)
@@ -97,7 +97,7 @@ def test_the_job_of_a_batch_is_kept_until_the_batch_has_ended_and_then_removed_l
     wait_for(lambda: master.clean() and not master.knows(other), what="another job, which is younger, is removed")
     assert master.knows(jid)
     assert master.run["jobs.lookup_jid"](jid) == {"a": "done"}
-    assert master.cache.published_load(jid)["arg"] == ["nginx"], "the engine goes on with it"
+    assert master.cache.load(jid, to_publish=True)["arg"] == ["nginx"], "the engine goes on with it"
     master.benches[jid].keep(master.store, ended=True)
     master.age(jid)
     wait_for(lambda: master.clean() and not master.knows(jid), what="the batch has ended, and its job is removed")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import pathlib
-import threading
-
 import pytest
 import salt.utils.event
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.master.bus import Bus
 from tests.event_bus import event_bus, options
-from tests.waiting import wait_for
 
 
 class Ears:
@@ -59,28 +55,6 @@ def test_wanted_events_are_heard_in_order(opts, loop, until, fire, is_direct, ca
     assert until(lambda: len(ears.heard) == 100)
     assert ears.heard == [("wanted/one", number) for number in range(1, 200, 2)]
     assert "beats did not come back" not in caplog.text  # but a busy machine may have let this process stand still
-    bus.close()
-
-
-@pytest.mark.skipif(not compat.HAS_PLAIN_BUS, reason="this release's bus is never read directly")
-def test_a_bus_that_cannot_be_read_directly_is_heard_through_salts_own_client(opts, loop, until, fire):
-    # That socket is not served, as on a release whose publisher has it elsewhere, or uses another protocol there.
-    path = pathlib.Path(opts["sock_dir"], "master_event_pub.ipc")
-    hidden = path.rename(path.with_suffix(".hidden"))
-    ears, ready = Ears(), []
-    bus = Bus(opts, loop, "test", is_direct=True, patience=1.0)
-
-    def serve():
-        wait_for(lambda: not bus.is_direct, what="it is not read directly any more")
-        hidden.rename(path)
-
-    # From another thread: the client of Salt 3007 waits for the socket and holds the loop up.
-    threading.Thread(target=serve, daemon=True).start()
-    bus.listen(ears, lambda: ready.append(True))
-    assert until(lambda: ready)
-    assert not bus.is_direct
-    fire("wanted/one", 7)
-    assert until(lambda: ears.heard == [("wanted/one", 7)])
     bus.close()
 
 

@@ -63,8 +63,8 @@ def test_a_job_that_another_master_published_into_the_same_cache_is_not_this_mas
     with database_of(opts) as sql:  # it shares the job cache and has a cachedir of its own
         sql.execute("DELETE FROM saltext_jobs_masters WHERE id = 'there_master'")
     assert reader_of(opts).read(JID).job is None
-    assert job_cache.published_since(0) == {}
-    assert list(JobCache(there).published_since(0)) == [JID]
+    assert job_cache.published_since(0) == []
+    assert JobCache(there).published_since(0) == [JID]
 
 
 def test_a_minion_that_was_added_to_a_job_from_outside_is_not_owed_it(opts, job_cache, has_it):
