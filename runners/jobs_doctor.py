@@ -63,7 +63,7 @@ def run() -> dict[str, Any]:
         configured, work = _is_configured(part), _open_work(part)
         if not configured and not work:
             parts[part] = "not configured"
-            if __opts__.get(part):
+            if part in _ENGINES and __opts__.get(part):  # Salt has an option `job_cache` of its own
                 finding = f"the master's configuration has `{part}:`, but `engines:` does not name it: add it there"
                 found.setdefault(finding, finding)
             continue

@@ -6,6 +6,7 @@ import os
 import time
 
 import pytest
+import salt.config
 import salt.loader
 
 from saltext.jobs.core.batch.store import BatchStore
@@ -35,13 +36,13 @@ def faults(found):
     return found["findings"][: found["faults"]]
 
 
-def test_of_what_is_not_configured_and_has_no_work_nothing_is_said(opts):
-    found = examined(opts, job_retry=False)
+@pytest.mark.parametrize(("master_job_cache", "told"), [("salt_cache", "works"), ("local_cache", "not configured")])
+def test_of_what_is_not_configured_and_has_no_work_nothing_is_said(opts, master_job_cache, told):
+    salts_own = {"job_cache": salt.config.DEFAULT_MASTER_OPTS["job_cache"]}
+    found = examined(opts, job_retry=False, master_job_cache=master_job_cache, **salts_own)
     assert faults(found) == []
-    assert found["parts"] == {
-        "job_cache": "works",
-        **dict.fromkeys(("batch_manager", "job_retry", "job_recorder"), "not configured"),
-    }
+    engines = dict.fromkeys(("batch_manager", "job_retry", "job_recorder"), "not configured")
+    assert found["parts"] == {"job_cache": told, **engines}
 
 
 def test_advice_comes_last_and_once_and_leaves_the_exit_status_at_zero(opts):
