@@ -76,9 +76,9 @@ def _sees() -> Callable[[Mapping[str, Any]], bool]:
 
 @runner.verb
 def search(
-    search_function: object = None,
-    search_target: object = None,
-    search_metadata: object = None,
+    fun: object = None,
+    tgt: object = None,
+    metadata: object = None,
     start_time: object = None,
     end_time: object = None,
     minion: object = None,
@@ -90,18 +90,18 @@ def search(
 ) -> dict[str, Any]:
     """
     Find jobs, newest first. A job must match all arguments that are given. Functions of the master itself, and questions
-    such as ``test.ping``, are left out unless ``kind`` or ``search_function`` ask for them.
+    such as ``test.ping``, are left out unless ``kind`` or ``fun`` ask for them.
 
     With ``cache: sqlite`` jobs are found by an index. Other drivers look at the time in the jid first: give ``start_time``
     if there are many jobs.
 
-    search_function
+    fun
         The function: a glob such as ``state.*``, or several, with commas or as a list.
 
-    search_target
-        The target as it was written: globs, as for ``search_function``.
+    tgt
+        The target as it was written: globs, as for ``fun``.
 
-    search_metadata
+    metadata
         A dict: the job's metadata must have at least one of its values.
 
     start_time
@@ -116,7 +116,7 @@ def search(
         for globs the list of minions of each job is read.
 
     user
-        The user who published the job: globs, as for ``search_function``.
+        The user who published the job: globs, as for ``fun``.
 
     outcome
         ``returned``, ``failed`` or ``missing``: for at least one minion or, with ``minion``, for one of those.
@@ -130,7 +130,7 @@ def search(
     kind
         ``jobs``: what ran on minions; ``runners``: what ran on the master (``runner.*``, ``wheel.*``), such as each page of
         the console; ``looks``: questions (``test.ping``, ``saltutil.find_job``, ``running`` and the like); or ``all``.
-        Default: ``jobs``; with ``search_function``, ``all``.
+        Default: ``jobs``; with ``fun``, ``all``.
 
     Returns ``{"jobs": [...], "next"}``. Each job has ``JID``, ``Function``, ``Arguments``, ``Target``, ``Target-type``,
     ``User``, ``StartTime`` and ``Metadata``, as ``jobs.list_jobs`` shows them, and the counts ``Minions`` (0 if the minions
@@ -141,7 +141,7 @@ def search(
 
     .. code-block:: bash
 
-        salt-run job_cache.search search_function='state.*' minion=web1 start_time=-2h
+        salt-run job_cache.search fun='state.*' minion=web1 start_time=-2h
         salt-run job_cache.search outcome=failed limit=5
         salt-run job_cache.search minion='web*,db1' kind=all
         salt-run job_cache.search user=anna after=20260516120000000000
@@ -149,9 +149,9 @@ def search(
     from saltext.jobs.core.store import search as searches
 
     asked = {
-        "search_function": search_function,
-        "search_target": search_target,
-        "search_metadata": search_metadata,
+        "fun": fun,
+        "tgt": tgt,
+        "metadata": metadata,
         "start_time": start_time,
         "end_time": end_time,
         "minion": minion,

@@ -21,8 +21,8 @@ export class JobsView {
     this.trouble = new Trouble();
     const text = (name, placeholder = "") => el("input", { name, placeholder, spellcheck: "false", autocapitalize: "none" });
     this.inputs = {
-      search_function: text("search_function", "state.*"),
-      search_target: text("search_target"),
+      fun: text("fun", "state.*"),
+      tgt: text("tgt"),
       minion: text("minion"),
       user: text("user"),
       start_time: text("start_time", "-2h"),
@@ -44,7 +44,7 @@ export class JobsView {
     this.node = el("section", {}, this.running.node,
       el("form", { class: "search", onsubmit: (event) => { event.preventDefault(); this.search(); } },
         el("div", { class: "fields" },
-          field("search_function", "Function", inputs.search_function), field("minion", "Minion", inputs.minion), field("search_target", "Target", inputs.search_target),
+          field("fun", "Function", inputs.fun), field("minion", "Minion", inputs.minion), field("tgt", "Target", inputs.tgt),
           field("search_user", "User", inputs.user), field("start_time", "Since", inputs.start_time, "-2h, -7d, or a date and time of the master."), field("end_time", "Until", inputs.end_time),
           field("outcome", "Outcome", inputs.outcome),
           field("noise", "Show questions and calls on the master too", this.noise)),

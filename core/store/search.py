@@ -252,7 +252,7 @@ def query_of(store: Store, asked: Mapping[str, Any], now: float) -> Query:
     :raises Refused: for an argument that is not accepted, with its name.
     """
     outcome, after, kind = asked["outcome"], asked["after"], asked["kind"]
-    functions, minions = _patterns("search_function", asked["search_function"]), _patterns("minion", asked["minion"])
+    functions, minions = _patterns("fun", asked["fun"]), _patterns("minion", asked["minion"])
     key = None
     if len(minions) == 1 and not _GLOB.intersection(minions[0]):
         key, minions = store.key_of(kinds.minion(minions[0])), ()
@@ -262,7 +262,7 @@ def query_of(store: Store, asked: Mapping[str, Any], now: float) -> Query:
         kind = ALL if functions else JOBS
     return Query(
         functions=functions,
-        targets=_patterns("search_target", asked["search_target"]),
+        targets=_patterns("tgt", asked["tgt"]),
         users=_patterns("user", asked["user"]),
         minion=key,
         minions=minions,
@@ -270,7 +270,7 @@ def query_of(store: Store, asked: Mapping[str, Any], now: float) -> Query:
         start=kinds.moment(now).given("start_time", asked["start_time"]),
         end=kinds.moment(now).given("end_time", asked["end_time"]),
         outcome=None if outcome is None else kinds.choice(*OUTCOMES).given("outcome", outcome),
-        metadata=kinds.MAPPING.given("search_metadata", asked["search_metadata"]),
+        metadata=kinds.MAPPING.given("metadata", asked["metadata"]),
         limit=kinds.whole(1).given("limit", asked["limit"]),
         after=None if after is None else kinds.WORD.given("after", after),
     )

@@ -49,13 +49,13 @@ def jobs(opts):
 
 def test_people_get_a_table_and_programs_the_same_data_as_ever(salt_run, jobs):
     # Salt stores calls of runners as jobs, too.
-    printed, _, returned = salt_run("job_cache.search", "search_function=test.*")
+    printed, _, returned = salt_run("job_cache.search", "fun=test.*")
     head, titles, line, last = printed.split("\n")
     assert (head.split(",")[0], titles.split()[:2]) == ("1 job", ["JID", "FUNCTION"])
     assert line.startswith(f"{JID}  test.\\x1b[2J  web*\\r")
     assert last == "Next: salt-run job_cache.outcome JID (or jobs.lookup_jid)"
     assert [job["JID"] for job in returned["return"]["jobs"]] == [JID]
-    as_json, _, again = salt_run("job_cache.search", "search_function=test.*", output="json")
+    as_json, _, again = salt_run("job_cache.search", "fun=test.*", output="json")
     assert json.loads(as_json) == returned["return"] == again["return"]
 
 

@@ -89,13 +89,13 @@ GLOBS = ["test.*", "*.ping", "state.apply", "nothing.*", "*", "[ts]*e", "cmd.run
 QUERIES = st.fixed_dictionaries(
     {},
     optional={
-        "search_function": st.sampled_from(GLOBS),
-        "search_target": st.sampled_from(["*", "web*", "db1", "w??[*]"]),
+        "fun": st.sampled_from(GLOBS),
+        "tgt": st.sampled_from(["*", "web*", "db1", "w??[*]"]),
         "user": st.sampled_from(["root", "*anna", "ANNA", "nobody"]),
         "minion": st.sampled_from(["web1", "db1", "web11", "unknown", "web1*", "db?,web5", "*", "x*"]),
         "kind": st.sampled_from(["jobs", "looks", "runners", "all"]),
         "outcome": st.sampled_from(["returned", "failed", "missing"]),
-        "search_metadata": st.sampled_from([{"ticket": "A"}, {"ticket": "B", "x": [1]}, {"none": 1}]),
+        "metadata": st.sampled_from([{"ticket": "A"}, {"ticket": "B", "x": [1]}, {"none": 1}]),
         "start_time": st.sampled_from(["-10m", "-2h", "-3h"]),
         "end_time": st.sampled_from(["-5m", "-1h"]),
         "limit": st.sampled_from([15, 40, 1000]),
@@ -118,14 +118,14 @@ def wanted(jobs, query, now):
             "missing": job["minions"] - set(job["returns"]),
         }
         asked = (groups[query["outcome"]] if "outcome" in query else job["minions"]) & named
-        metadata = query.get("search_metadata", {})
+        metadata = query.get("metadata", {})
         start, end = (
             now - {"m": 60, "h": 3600}[query[name][-1]] * int(query[name][1:-1]) if name in query else None
             for name in ("start_time", "end_time")
         )
         return (
-            like("search_function", job["fun"])
-            and like("search_target", job["tgt"])
+            like("fun", job["fun"])
+            and like("tgt", job["tgt"])
             and like("user", job["user"])
             and (bool(asked) or not {"minion", "outcome"} & query.keys())
             and query.get("kind", "all") in ("all", kind)
@@ -204,7 +204,7 @@ class TestOneAtATime:
             jobs.add(jid_at(NOW - number), fun="a.b" if number % 2 else "c.d", returns={"web1": number % 2})
         for query, count in (
             ({}, 9),
-            ({"search_function": "a.*"}, 4),
+            ({"fun": "a.*"}, 4),
             ({"outcome": "failed"}, 4),
             ({"minion": "web1"}, 9),
         ):
@@ -218,22 +218,20 @@ class TestOneAtATime:
         found = jobs.found(limit=1)
         assert (found[0], found[-1]) == (after, before)
         assert sorted(found[1:-1]) == sorted(["deploy", "7-of-9", "٢٠٢٦٠٥١٦-x"])
-        assert jobs.found(search_function="test.*") == found
+        assert jobs.found(fun="test.*") == found
         assert jobs.found(start_time="-30s") == found[:-1]
 
     def test_a_job_of_several_functions_is_found_by_each(self, jobs):
         jobs.add("20260516120000000000", fun=["test.ping", "cmd.run"])
-        assert (
-            jobs.found(search_function="cmd.*") == jobs.found(search_function="test.ping") == ["20260516120000000000"]
-        )
-        assert jobs.found(search_function="state.*") == []
+        assert jobs.found(fun="cmd.*") == jobs.found(fun="test.ping") == ["20260516120000000000"]
+        assert jobs.found(fun="state.*") == []
 
     def test_more_functions_than_are_looked_for_one_by_one_are_all_found(self, jobs):
         jids = [jid_at(NOW - number) for number in range(60)]
         for number, jid in enumerate(jids):
             jobs.add(jid, fun=f"mod{number}.run")
-        assert jobs.found(search_function="mod*") == jids
-        assert jobs.found(search_function="mod1*.run") == [jids[number] for number in (1, *range(10, 20))]
+        assert jobs.found(fun="mod*") == jids
+        assert jobs.found(fun="mod1*.run") == [jids[number] for number in (1, *range(10, 20))]
 
     def test_jobs_of_the_master_and_jobs_that_only_look_are_left_out_unless_they_are_asked_for(self, jobs):
         funs = ("state.apply", "runner.batch.list", "wheel.key.list", "test.ping", "saltutil.find_job", "a.b,test.ping")
@@ -243,9 +241,9 @@ class TestOneAtATime:
         of_minions, on_master, looks = ([run[funs[number]] for number in some] for some in ((0, 5), (1, 2), (3, 4)))
         assert jobs.found(kind=None) == jobs.found(kind="jobs") == of_minions
         assert (jobs.found(kind="runners"), jobs.found(kind="looks")) == (on_master, looks)
-        assert jobs.found(kind="all") == jobs.found(kind=None, search_function="*") == list(run.values())
-        assert jobs.found(kind=None, search_function="test.ping") == [run["test.ping"], run["a.b,test.ping"]]
-        assert jobs.found(kind="jobs", search_function="test.ping") == [run["a.b,test.ping"]]
+        assert jobs.found(kind="all") == jobs.found(kind=None, fun="*") == list(run.values())
+        assert jobs.found(kind=None, fun="test.ping") == [run["test.ping"], run["a.b,test.ping"]]
+        assert jobs.found(kind="jobs", fun="test.ping") == [run["a.b,test.ping"]]
 
     @pytest.mark.parametrize(
         ("query", "why"),
@@ -258,8 +256,8 @@ class TestOneAtATime:
             ({"after": "x"}, "after is 'x'; accepted is the next of an earlier search"),
             ({"minion": "../x"}, "minion is"),
             ({"kind": "noise"}, "kind is 'noise'; accepted is one of jobs, runners, looks, all"),
-            ({"search_metadata": "x"}, "search_metadata is 'x'; accepted is a mapping"),
-            ({"fun": "x"}, "has no option fun"),
+            ({"metadata": "x"}, "metadata is 'x'; accepted is a mapping"),
+            ({"function": "x"}, "has no option function"),
         ],
     )
     def test_an_invalid_value_is_named(self, jobs, query, why):
