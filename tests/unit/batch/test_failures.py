@@ -7,7 +7,7 @@ import datetime
 
 from saltext.jobs.core.batch import summary, tables
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.words import failures
+from saltext.jobs.core.batch.summary import failures
 from saltext.jobs.core.display.page import Page
 from saltext.jobs.core.display.text import width_of
 from tests.unit.batch.bench import spec
