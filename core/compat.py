@@ -20,38 +20,21 @@ from typing import Any
 import salt.version
 
 try:  # Salt 3006 carries its own tornado, whose loop is not an asyncio loop.
-    from salt.ext.tornado.concurrent import Future
-    from salt.ext.tornado.gen import sleep
+    from salt.ext.tornado.concurrent import Future as Future
+    from salt.ext.tornado.gen import sleep as sleep
     from salt.ext.tornado.ioloop import IOLoop
 except ImportError:  # Salt 3007 and later use the tornado package.
-    from tornado.concurrent import Future
-    from tornado.gen import sleep
+    from tornado.concurrent import Future as Future
+    from tornado.gen import sleep as sleep
     from tornado.ioloop import IOLoop
 
 try:  # Up to Salt 3006.9 and 3007.1 a module cannot import its options.
-    from salt.loader.dunder import __opts__ as loader_opts
+    from salt.loader.dunder import __opts__ as _opts
 except ImportError:
     from salt.loader.context import LoaderContext
 
-    loader_opts = LoaderContext().named_context("__opts__")
-
-__all__ = [
-    "HAS_NATIVE_BATCHES",
-    "HAS_PLAIN_BUS",
-    "HAS_RESOURCES",
-    "HAS_START_EVENT",
-    "Future",
-    "IOLoop",
-    "close_channel",
-    "loader_opts",
-    "matched_minions",
-    "minion_data",
-    "minion_keys",
-    "new_loop",
-    "plain_opts",
-    "sleep",
-    "stamp",
-]
+    _opts = LoaderContext().named_context("__opts__")
+loader_opts = _opts
 
 _MAJOR = int(re.split(r"[^0-9]", str(salt.version.__version__))[0])
 

@@ -4,21 +4,6 @@ from __future__ import annotations
 
 from salt.exceptions import CommandExecutionError, NotImplemented, SaltException
 
-__all__ = [
-    "EngineAbsent",
-    "JobCacheError",
-    "JobsError",
-    "NoMinionMatched",
-    "NotNow",
-    "NotYet",
-    "PublishFailed",
-    "Refused",
-    "RowRefused",
-    "SettingsError",
-    "SiteAway",
-    "StateError",
-]
-
 
 class JobsError(SaltException):  # type: ignore[misc]
     """The base of all errors that this extension raises."""
@@ -87,3 +72,18 @@ class Refused(JobsError, CommandExecutionError, NotImplemented):  # type: ignore
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
+
+
+def check_format(what: object, number: object, known: object) -> None:
+    """
+    Refuse stored data of another format: a number that rises when a version with another one would misread the data.
+
+    :param what: the file or table.
+    :param number: its number, as it was read. :param known: the one that this version knows.
+    :raises StateError: with what to do.
+    """
+    if number != known:
+        raise StateError(
+            f"{what} is of format {number}, and this version of saltext-jobs knows {known}: install the version that wrote "
+            "it, or move it away to begin anew"
+        )

@@ -7,7 +7,6 @@ names of temporary files. This module must never keep a return: it keeps one tex
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -80,12 +79,10 @@ def _of_states(states: list[tuple[str, Mapping[str, Any]]]) -> str:
     causes = [item for item in states if not _text(item[1].get("comment")).startswith(_FOLLOWS)]
     told = causes or states
     lines = [_of_state(name, state) for name, state in told[:_STATES]]
-    for count, what in (
-        (len(told) - len(lines), "more failed"),
-        (len(states) - len(told), "not run, since what they require failed"),
-    ):
-        if count:
-            lines.append(f"and {count} {what}")
+    if more := len(told) - len(lines):
+        lines.append(f"and {more} more failed")
+    if skipped := len(states) - len(told):
+        lines.append(f"and {skipped} not run, since what they require failed")
     return "\n".join(lines)
 
 
@@ -111,10 +108,8 @@ def _of_command(found: Mapping[Any, Any]) -> str:
 
 
 def _output(value: Any) -> str:
-    if isinstance(value, Mapping):
-        command = _of_command(value)
-        if command:
-            return command
+    if isinstance(value, Mapping) and (command := _of_command(value)):
+        return command
     if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
     return "" if value is None else _text(value)
@@ -178,19 +173,11 @@ def _own_names(minion: str) -> tuple[re.Pattern[str], ...]:
     )
 
 
-@dataclasses.dataclass
-class _Group:
-    state: str
-    retcode: int | None
-    text: str
-    minions: list[str] = dataclasses.field(default_factory=list)
-
-
 class Reasons:
     """Groups minions by the reason of their failure: ``MOST_GROUPS`` groups at most, and one for all other reasons."""
 
     def __init__(self) -> None:
-        self._groups: dict[bytes, _Group] = {}
+        self._groups: dict[bytes, dict[str, Any]] = {}
 
     def add(self, minion: str, state: str, retcode: int | None, text: str) -> None:
         """:param state: how the job ended, in a word. :param text: the result of ``text_of``, or words of ours."""
@@ -198,21 +185,13 @@ class Reasons:
         key = hashlib.sha256(same.encode("utf-8", "replace")).digest()
         if key not in self._groups and len(self._groups) >= MOST_GROUPS:
             key, state, retcode, text = b"", "failed", None, OTHER
-        self._groups.setdefault(key, _Group(state, retcode, text)).minions.append(minion)
+        group: dict[str, Any] = {"state": state, "retcode": retcode, "text": text, "minions": []}
+        self._groups.setdefault(key, group)["minions"].append(minion)
 
     def groups(self) -> list[dict[str, Any]]:
         """
         Return the groups, the largest first: ``count``, ``state``, ``retcode`` (or None), ``text`` of the first of its
         minions, and ``minions``, sorted.
         """
-        ordered = sorted(self._groups.values(), key=lambda group: -len(group.minions))
-        return [
-            {
-                "count": len(group.minions),
-                "state": group.state,
-                "retcode": group.retcode,
-                "text": group.text,
-                "minions": sorted(group.minions),
-            }
-            for group in ordered
-        ]
+        ordered = sorted(self._groups.values(), key=lambda group: -len(group["minions"]))
+        return [{"count": len(group["minions"]), **group, "minions": sorted(group["minions"])} for group in ordered]

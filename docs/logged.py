@@ -13,7 +13,7 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 FOLDERS = ("cache", "core", "engines", "executors", "output", "reactor", "returners", "runners")
 #: Name of a logger's method -> the level of the line; an exception's comes with a traceback.
 LEVELS = {"warning": "warning", "error": "error", "exception": "error", "critical": "critical"}
-#: Name of a logger -> the argument that is the text; the first one of ``core/quiet.py`` says what must not be repeated.
+#: Name of a logger -> the argument that is the text; the first one of ``Quiet`` says what must not be repeated.
 _LOGGERS = {"log": 0, "quiet": 1}
 #: Functions that log a warning for their caller -> the argument that is the text.
 _CALLS = {"Warn": 0, "facts.Warn": 0, "ignore": 1}

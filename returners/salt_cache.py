@@ -29,7 +29,6 @@ from saltext.jobs.core.compat import loader_opts as __opts__
 from saltext.jobs.core.log.records import publish_of, return_of
 from saltext.jobs.core.master import identity, passes
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
-from saltext.jobs.core.master.peers import told_by_peer
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
 from saltext.jobs.core.store.calling import Outage
@@ -154,7 +153,7 @@ def returner(load: dict[str, Any]) -> bool | None:
     Returns None; False if the minion has returned already, or has run something else under the jid, or if an id is
     refused. A return from a peer's event is left to that peer if both are of one site.
     """
-    if __opts__.get("cluster_id") and __opts__.get("saltext_jobs_site") and told_by_peer():
+    if __opts__.get("cluster_id") and __opts__.get("saltext_jobs_site") and identity.told_by_peer():
         return None
     if load["jid"] == "req":
         load["jid"] = prep_jid(nocache=load.get("nocache", False))

@@ -13,7 +13,7 @@ import salt.payload
 import salt.utils.jid
 
 from saltext.jobs.core.disk import stored
-from saltext.jobs.core.returned import retcode_of
+from saltext.jobs.core.functions import retcode_of
 
 #: Matches jids whose time Salt shows. With ``unique_jid`` the number of a process follows.
 _is_regular = re.compile("[0-9]{8}(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9][0-9]{6}(?:_.+)?", re.DOTALL).fullmatch

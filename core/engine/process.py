@@ -26,9 +26,9 @@ from saltext.jobs.core.engine.masters import Seat
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError, StateError
+from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.metrics import Figures, History, figures_of, text_of
 from saltext.jobs.core.options.engines import EngineSettings
-from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)

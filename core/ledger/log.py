@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.ledger.tables import LOG, MASTERS, SITE, Execute, Tables
+from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.log import records
-from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)
 

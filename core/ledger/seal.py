@@ -16,7 +16,7 @@ from typing import Any
 from saltext.jobs.core import lines
 from saltext.jobs.core.compat import master_key_paths
 from saltext.jobs.core.errors import SiteAway
-from saltext.jobs.core.quiet import Quiet
+from saltext.jobs.core.lines import Quiet
 
 log = lines.logger(__name__)
 

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import msgpack
 import salt.payload
 
-from saltext.jobs.core.functions import HARMLESS, KILLS, NEVER_OWED
+from saltext.jobs.core.functions import HARMLESS, KILLS, NEVER_OWED, function_of, retcode_of
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.returned import function_of, retcode_of
 
 #: Most characters of a user's name.
 _LONGEST_USER = 256

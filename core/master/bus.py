@@ -26,8 +26,8 @@ import salt.utils.event
 import salt.utils.msgpack
 
 from saltext.jobs.core import compat, lines
+from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.master import events
-from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)
 

@@ -43,9 +43,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from saltext.jobs.core.functions import function_of as function_of
+from saltext.jobs.core.functions import retcode_of as retcode_of
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.returned import function_of as function_of
-from saltext.jobs.core.returned import retcode_of as retcode_of
 
 JOB = "salt/job/"
 MINION = "salt/minion/"

@@ -202,3 +202,14 @@ def codes(module: str, owner: str, *methods: str) -> list[types.CodeType]:
     """Return the code of methods; none if the module is not loaded, since it cannot have called us then."""
     found = getattr(sys.modules.get(module), owner, None)
     return [getattr(found, method).__code__ for method in methods if hasattr(found, method)]
+
+
+def told_by_peer() -> bool:
+    """
+    Tell whether Salt is storing a return at this moment because a peer's event in a cluster tells of it (Salt 3008).
+
+    Such an event proves nothing: any accepted minion can fire one in another's name. A peer of the same site has itself
+    stored what minions returned to it.
+    """
+    methods = codes("salt.master", "EventMonitor", "handle_event")
+    return any(frame.f_code in methods and frame.f_locals.get("peer_id") for frame in frames_of_this_call())

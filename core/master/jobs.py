@@ -13,12 +13,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core.display.command import published_words
-from saltext.jobs.core.functions import LOOKING, kind_of
+from saltext.jobs.core.functions import LOOKING, function_of, kind_of, retcode_of
 from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.master.caller import Caller, asking, minions_to_ask, require_no_peer
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.reasons import Reasons, text_of
-from saltext.jobs.core.returned import function_of, retcode_of
 
 # -- what became of one -------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Hashable
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.quiet import Quiet
+from saltext.jobs.core.lines import Quiet
 
 log = lines.logger(__name__)
 

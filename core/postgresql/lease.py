@@ -31,9 +31,9 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.boot import since_boot
 from saltext.jobs.core.disk.lease import Lease, leader_of, this_process
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.postgresql.connections import Connections, Patient
 from saltext.jobs.core.postgresql.tables import CHANNEL, LEASES, asked
-from saltext.jobs.core.quiet import Quiet
 
 log = lines.logger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import salt.utils.data
 
-from saltext.jobs.core.returned import function_of, retcode_of
+from saltext.jobs.core.functions import function_of, retcode_of
 
 LOAD, RETURN, EVENT = "load", "return", "event"
 

@@ -11,16 +11,15 @@ from typing import Any
 
 import psycopg
 
-from saltext.jobs.core import formats
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.errors import RowRefused, SiteAway, StateError
+from saltext.jobs.core.errors import RowRefused, SiteAway, StateError, check_format
 from saltext.jobs.core.ledger.seal import NoSeal
 from saltext.jobs.core.ledger.tables import NAME, POSTGRESQL, SITE, Execute, Result, statements
 from saltext.jobs.core.options.postgresql import CacheOptions, read_cache_options
 from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient
 from saltext.jobs.core.postgresql.trouble import Rejected
 
-#: The format of the tables: see ``core/formats.py``.
+#: The format of the tables: see ``errors.check_format``.
 FORMAT = 6
 #: One row per engine: which process leads, in which epoch, and until when. Only the server's clock decides that.
 LEASES = "saltext_jobs_leases"
@@ -247,7 +246,7 @@ def name_of(connection: Patient) -> str | None:
         return None
     if found is None:
         return None
-    formats.check(f"The table {SITE}", found[1], FORMAT)
+    check_format(f"The table {SITE}", found[1], FORMAT)
     return str(found[0])
 
 

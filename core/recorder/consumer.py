@@ -22,7 +22,7 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ledger import outbox
 from saltext.jobs.core.ledger.outbox import Counts, Key, Place, Row
 from saltext.jobs.core.ledger.tables import Tables
-from saltext.jobs.core.quiet import Quiet
+from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.recorder.pipeline import Attempt, Item, Pipeline, attempts_of
 from saltext.jobs.core.recorder.reading import Reading, reader_of
 from saltext.jobs.core.recorder.recipients import Recipient

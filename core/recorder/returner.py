@@ -18,7 +18,7 @@ from typing import Any
 
 import salt.loader
 
-from saltext.jobs.core import own_modules
+from saltext.jobs.core import loader
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import JobsError, SettingsError
 from saltext.jobs.core.master.job_cache import OURS
@@ -131,7 +131,7 @@ class ReturnerModule:
 
     def _modules(self) -> Any:
         if self._loaded is None:
-            base = own_modules.base_of(self)
+            base = loader.base_of(self)
             utils = salt.loader.utils(self._opts, loaded_base_name=base)
             functions = salt.loader.minion_mods(self._opts, utils=utils, loaded_base_name=base)
             loaded = salt.loader.returners(self._opts, functions, loaded_base_name=base)

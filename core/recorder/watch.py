@@ -21,7 +21,7 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ledger import outbox
 from saltext.jobs.core.ledger.outbox import Key, Row
 from saltext.jobs.core.ledger.tables import Tables
-from saltext.jobs.core.quiet import Quiet
+from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.notice import TEST, GivenUp, Seen
 from saltext.jobs.core.recorder.reading import reader_of

@@ -15,9 +15,9 @@ import sqlite3
 import time
 from collections.abc import Iterator
 
-from saltext.jobs.core import formats, lines
+from saltext.jobs.core import lines
 from saltext.jobs.core.disk.files import give, make_folder
-from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.errors import StateError, check_format
 from saltext.jobs.core.sqlite import schema
 
 log = lines.logger(__name__)
@@ -88,7 +88,7 @@ class DatabaseFile:
         if application != schema.APPLICATION:
             raise StateError(f"{self.path} is a database of another program; set sqlite_cache_path to another file")
         version = sql.execute("PRAGMA user_version").fetchone()[0]
-        formats.check(self.path, version, schema.VERSION)
+        check_format(self.path, version, schema.VERSION)
 
     # -- making it, and setting it aside ---------------------------------------------------------------------------
 

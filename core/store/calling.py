@@ -21,7 +21,7 @@ import salt.loader
 import salt.payload
 from salt.exceptions import SaltCacheError, SaltDeserializationError
 
-from saltext.jobs.core import own_modules
+from saltext.jobs.core import loader
 from saltext.jobs.core.banks import NOCACHE
 
 OUTAGE_SECONDS = 3.0  # how long a server may be away before a call fails
@@ -73,7 +73,7 @@ class Calls:
     @functools.cached_property
     def _base(self) -> str:
         # Loaders share modules, with the options of the last loader. mmap_cache empties a bank made with other options.
-        return own_modules.base_of(self)
+        return loader.base_of(self)
 
     def _call(self, name: str, bank: str, *args: Any) -> Any:
         """

@@ -39,8 +39,8 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import ENDTIMES, LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
+from saltext.jobs.core.functions import function_of
 from saltext.jobs.core.log.records import JOB_CACHE, Published, publish_of
-from saltext.jobs.core.returned import function_of
 from saltext.jobs.core.store.calling import Outage, Undecodable
 from saltext.jobs.core.store.drivers import ABSENT
 from saltext.jobs.core.store.publication import Publication, digest, function_name, ids_in

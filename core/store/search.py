@@ -24,10 +24,9 @@ from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
 from saltext.jobs.core.disk.job_summary import JobTally, has_failed, job_marks, tally_of
 from saltext.jobs.core.display.command import HIDDEN, published_words, shown
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.functions import JOBS, KINDS, kind_of
+from saltext.jobs.core.functions import JOBS, KINDS, function_of, kind_of, retcode_of
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.options import kinds
-from saltext.jobs.core.returned import function_of, retcode_of
 from saltext.jobs.core.store.drivers import Matches, has_date
 from saltext.jobs.core.store.listing import describe, readable
 from saltext.jobs.core.store.publication import ids_in

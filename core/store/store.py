@@ -25,10 +25,10 @@ from saltext.jobs.core.disk.files import open_lock
 from saltext.jobs.core.disk.surroundings import is_full
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.ledger.site import Site
+from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import JobCacheSettings
-from saltext.jobs.core.quiet import Quiet
 from saltext.jobs.core.site import FileSite, LogWriter, site_of
 from saltext.jobs.core.sqlite import OPTIONS as SQLITE
 from saltext.jobs.core.store.calling import loading

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from saltext.jobs.core.quiet import Quiet
+from saltext.jobs.core.lines import Quiet
 
 log = logging.getLogger("test.quiet")
 
