@@ -258,8 +258,16 @@ async def _ask_minions(ports: Ports, live: Live, effect: facts.Check) -> str:
     return ", ".join(told[:_MOST_TOLD]) + (f", and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else "")
 
 
-async def _look_up(ports: Ports, live: Live, effect: facts.LookUp) -> None:
-    """Look for returns, and repeat that until it succeeds: no minion is given up because of a failed look."""
+def look_for_returns(ports: Ports, live: Live) -> None:
+    """Look for the returns of all minions of which one would change anything."""
+    ports.loop.spawn_callback(_look_up, ports, live, facts.LookUp(tuple(live.batch.unsettled())), False)
+
+
+async def _look_up(ports: Ports, live: Live, effect: facts.LookUp, is_wanted: bool = True) -> None:
+    """
+    Look for returns, and repeat that until it succeeds: no minion is given up because of a failed look. One that the machine
+    has not ``wanted`` brings returns only: the machine may have begun to wait for a later one meanwhile.
+    """
     told = False
     while not live.gone:
         try:
@@ -273,7 +281,10 @@ async def _look_up(ports: Ports, live: Live, effect: facts.LookUp) -> None:
         else:
             for minion in restarted:
                 live.step(facts.Started(minion))
-            live.step(facts.LookedUp(effect.minions, tuple(found.items())))
+            for minion, retcode in found.items() if not is_wanted else ():
+                live.step(facts.Returned(minion, retcode))
+            if is_wanted:
+                live.step(facts.LookedUp(effect.minions, tuple(found.items())))
             return
 
 

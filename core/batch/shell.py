@@ -141,7 +141,7 @@ class BatchShell:
                     live.step(facts.Started(fact.minion))
 
     def functions_of(self, jid: str, minion: str) -> str | None:
-        """Return the functions of a batch that waits for a minion's return; None if there is none."""
+        """Return the functions of a batch that waits for this return, or None."""
         live = self.live.get(jid)
         return live.functions if live is not None and live.batch.wants_return(minion) else None
 
@@ -168,9 +168,7 @@ class BatchShell:
     def on_lost(self) -> None:
         """The log may lack returns: look in the job cache for all that would change anything."""
         for live in list(self.live.values()):
-            minions = tuple(live.batch.unsettled())
-            if minions:
-                effects.perform(self._ports, live, [facts.LookUp(minions)])
+            effects.look_for_returns(self._ports, live)
 
     def on_gap(self) -> None:
         """Events may have been lost: acknowledgements and wake-ups."""
@@ -200,18 +198,18 @@ class BatchShell:
 
     async def _start_batch(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
         ports, spec = self._ports, Spec.from_dict(request["spec"])
-        known = self.live.get(spec.jid)
-        kind = ports.store.kind_of(spec.jid) if known is None else None
-        if kind is Kind.ASIDE:
-            raise StateError(f"Batch {spec.jid} was started before, and cannot go on; see the log")
-        ended = await ports.disk_worker.call(ports.store.read, spec.jid) if kind is Kind.ENDED else None
-        if ended:  # the request is from before a crash, and the batch has ended
-            return summary(ended, ports.clock.now())
-        if known is None:
-            known = await self._new(spec)
-        if known.batch.started is None:
-            known.step(facts.Tick())
-        return summary(known.batch, ports.clock.now())
+        live = self.live.get(spec.jid)
+        if live is None:
+            kind = ports.store.kind_of(spec.jid)  # the request may be from before a crash
+            if kind is Kind.ASIDE:
+                raise StateError(f"Batch {spec.jid} was started before, and cannot go on; see the log")
+            ended = await ports.disk_worker.call(ports.store.read, spec.jid) if kind is Kind.ENDED else None
+            if ended:
+                return summary(ended, ports.clock.now())
+            live = await self._new(spec)
+        if live.batch.started is None:
+            live.step(facts.Tick())
+        return summary(live.batch, ports.clock.now())
 
     async def _new(self, spec: Spec) -> Live:
         """Take in a new batch. :raises ValueError: if it cannot be carried out."""
