@@ -58,7 +58,7 @@ def alone(folder, count):
     appended = micros(count, lambda n: writer.append(return_of(names[n], "web1234.example.com", said)))
     between = size()
     two = ["web1.example.com", "web2.example.com"]
-    published = micros(count, lambda n: writer.append(publish_of(names[n], LOAD, two, "0" * 32)))
+    published = micros(count, lambda n: writer.append(publish_of(names[n], LOAD, two)))
     bytes_of_return, bytes_of_publish = (between - before) / count, (size() - between) / count
     begin, found = cpu(), 0
     while True:

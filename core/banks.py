@@ -16,6 +16,8 @@ RETURNS = "jobs/returns"  # with a bank below it for each job
 ENDTIMES = "jobs/endtimes"
 NOCACHE = "jobs/nocache"
 PUBLISHED = "jobs/published"
+#: Those with a value for a job, its load first.
+OF_JOBS = (LOADS, MINIONS, PUBLISHED, NOCACHE, ENDTIMES)
 
 
 def plain_bank(bank: Any) -> str:

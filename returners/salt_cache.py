@@ -33,7 +33,6 @@ from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
 from saltext.jobs.core.store.calling import Outage
 from saltext.jobs.core.store.keys import plain
-from saltext.jobs.core.store.publication import work_of
 from saltext.jobs.core.store.store import store_of
 
 if TYPE_CHECKING:
@@ -229,7 +228,7 @@ def _publish(store: Store, key: str, clear_load: dict[str, Any], minions: Iterab
         is_fresh = clear_load.is_first
     unlimited = _never_unlimited if who and who.kind in (identity.TOKEN, identity.PASSWORD) else _is_unlimited
     is_limited = records.is_limited(load, unlimited)
-    record = publish_of(jid, load, named, work_of(load), origin, not is_own, is_fresh, is_limited)
+    record = publish_of(jid, load, named, origin, not is_own, is_fresh, is_limited)
     if store.log is not None and not record.listed:
         store.log.append(record)  # a question of an engine
         return

@@ -219,15 +219,6 @@ def pick(tables: Tables, bank: str, wanted: Iterable[str]) -> Iterator[tuple[str
         yield from ((key, found[key]) for key in part if key in found)
 
 
-def present(tables: Tables, bank: str, wanted: Iterable[str]) -> set[str]:
-    """Return those of some keys that have a value."""
-    name, found = plain_bank(bank), set[str]()
-    for part in parts(list(wanted)):
-        query = f"SELECT key FROM {VALUES} WHERE bank = ? AND key IN ({marks_of(part)}) AND {_alive(tables)}"
-        found.update(row[0] for row in tables.read(query, (name, *part)))
-    return found
-
-
 def clean_expired(tables: Tables, bank: str) -> None:
     """Remove the expired values of a bank."""
     where, name = f"{VALUES} WHERE bank = ? AND expires <= {tables.dialect.now}", plain_bank(bank)

@@ -9,6 +9,7 @@ publish.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -128,7 +129,6 @@ def publish_of(
     jid: str,
     load: Mapping[str, Any],
     minions: Sequence[str],
-    work: str,
     origin: str = "",
     sent: bool = True,
     fresh: bool = True,
@@ -139,7 +139,6 @@ def publish_of(
 
     :param load: without secrets.
     :param minions: the usable ids of the minions that it is for, in order.
-    :param work: the digest of its functions and arguments.
     :param origin: the engine that publishes it; empty for all other publishers.
     :param sent: False if the load is only stored.
     :param fresh: whether nothing can have been published under the jid before.
@@ -156,7 +155,7 @@ def publish_of(
         origin,
         tuple(minions) if ends or may_be_owed else (),
         ends,
-        work,
+        work_of(load),
         sent,
         fresh,
         stored and (not asked or _option(load, "metadata") is not None),  # ``Publisher.publish``: it is listed
@@ -164,6 +163,15 @@ def publish_of(
         time.time(),
         _packed(load) if may_be_owed else b"",
     )
+
+
+def work_of(load: Mapping[str, Any]) -> str:
+    """
+    Return the digest of what a load or a return runs: its functions and arguments. It is the same once the load was stored
+    and read back: Salt packs a value and what becomes of it alike, tuples and lists, bytes and text, dates and times.
+    """
+    work = {"arg": load.get("arg") or load.get("fun_args") or [], "fun": load.get("fun")}
+    return hashlib.blake2b(_packed(work), digest_size=16).hexdigest()
 
 
 def _packed(load: Mapping[str, Any]) -> bytes:

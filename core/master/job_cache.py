@@ -21,7 +21,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.log.records import Published
 from saltext.jobs.core.master.events import retcode_of
@@ -35,6 +35,8 @@ log = lines.logger(__name__)
 OURS = "salt_cache"
 #: Returns of a job that are read at a time, if their content is wanted.
 _RETURNS_AT_ONCE = 5
+#: A job may be published again under its jid within this many seconds.
+_AGAIN_WITHIN = 2 * 86400.0
 #: Key in the load of a job that the batch_manager engine publishes: the batch decides who gets it, and when.
 BATCH_MARK = "batch"
 
@@ -137,9 +139,9 @@ class JobCache:
         Return the jobs that this master, or one of its site, published at or after a Unix time. Only our own job cache
         knows. Raises as ``publishes``.
         """
-        keys = self._guard(OURS, f"list {PUBLISHED}", lambda: self._store.driver.written_since(PUBLISHED, since))
-        jids = filter(is_plain, map(self._store.decode, keys))
-        return [jid for jid in jids if any(record.at >= since for record in self.publishes(jid))]
+        keys = self._guard(OURS, f"list {PUBLISHED}", lambda: self._store.keys(PUBLISHED))
+        jids = [jid for jid in map(self._store.decode, keys) if (jid_time(jid) or since) >= since - _AGAIN_WITHIN]
+        return [jid for jid in filter(is_plain, jids) if any(record.at >= since for record in self.publishes(jid))]
 
     @property
     def _store(self) -> Store:

@@ -177,10 +177,10 @@ class ToReturner:
 
     def young(self, seconds: float) -> Iterator[tuple[str, list[str]]]:
         """Yield the jobs that are recorded of those published within the last seconds, with the minions that returned."""
-        low, high, driver = jid_at(time.time() - seconds), "9" * 20, self.store.driver
-        for jid in map(self.store.decode, driver.jids(low, high, {"fun": None, "user": None})):
+        for _, key in self.store.driver.places(jid_at(time.time() - seconds), "9" * 20):
+            jid = self.store.decode(key)
             if is_plain(jid) and self._job(jid).is_wanted:
-                names = map(self.store.decode, self.store.keys(f"{RETURNS}/{self.store.key_of(jid)}"))
+                names = map(self.store.decode, self.store.keys(f"{RETURNS}/{key}"))
                 yield jid, sorted(filter(is_plain, names))
 
     def _job(self, jid: str) -> Job:

@@ -16,7 +16,7 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.functions import KILLS, NEVER_OWED
-from saltext.jobs.core.log.records import EVERY_JOB, JOB_CACHE
+from saltext.jobs.core.log.records import EVERY_JOB, JOB_CACHE, work_of
 from saltext.jobs.core.log.records import Published as Record
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
@@ -24,7 +24,6 @@ from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.retry.entry import Asker, Job
 from saltext.jobs.core.retry.facts import JobRead, KeysRead, Kill, LookedUp, Published
 from saltext.jobs.core.retry.load import is_by_id, limits_of, obstacle
-from saltext.jobs.core.store.records import work_of
 
 log = lines.logger(__name__)
 

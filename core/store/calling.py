@@ -12,6 +12,7 @@ import functools
 import math
 import os
 import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from salt.exceptions import SaltCacheError, SaltDeserializationError
 
 from saltext.jobs.core import loader
 from saltext.jobs.core.banks import NOCACHE
+from saltext.jobs.core.errors import JobsError, RowRefused
 
 OUTAGE_SECONDS = 3.0  # how long a server may be away before a call fails
 SOON = 10.0  # seconds for which other calls do not wait again after that
@@ -36,6 +38,7 @@ _AWAY = frozenset(
 _WAITS = {f"mysql.{what}_timeout": 3 for what in ("connect", "read", "write")} | {"etcd.read_timeout": 1}
 _MYSQL_AWAY = frozenset((0, 1040, 1053, 2002, 2003, 2006, 2013, 2055))
 
+_READS = ("fetch", "read")
 #: What an error says for functions whose names are no verbs.
 _WORDS = {"contains": "look for", "updated": "look for", "names": "list"}
 _DAMAGE = frozenset(("UnpackException", "OutOfData", "StackError", "FormatError", "ExtraData"))
@@ -99,10 +102,13 @@ class Calls:
                     self._given_up = time.monotonic()
                 raise error from exc
 
-    def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
+    def error(self, name: str, bank: str, key: object, exc: Exception) -> SaltCacheError:
         """Return the error that says that ``name`` failed: an Outage, Undecodable, or another SaltCacheError."""
-        is_damaged = name in ("fetch", "read") and _is_damage(exc)
-        kind = Outage if _is_outage(exc) else Undecodable if is_damaged else SaltCacheError
+        kind = Outage if _is_outage(exc) else SaltCacheError
+        if kind is SaltCacheError and name in _READS and _is_damage(exc):
+            kind = Undecodable
+        elif isinstance(exc, (JobsError, sqlite3.Error)) and not isinstance(exc, RowRefused):  # of our own tables
+            kind = Outage
         word = _WORDS.get(name, name)
         return kind(f"Cache driver {self.name} could not {word} bank={bank!r} key={key!r}: {_reason(exc)}")
 

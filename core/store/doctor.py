@@ -13,7 +13,7 @@ from typing import Any
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.advice import examined
-from saltext.jobs.core.banks import LOADS, NOCACHE, PUBLISHED, RETURNS
+from saltext.jobs.core.banks import LOADS, NOCACHE, PUBLISHED
 from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_files
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.store import records
@@ -106,7 +106,7 @@ def figures_of(store: Store) -> dict[str, Any]:
         "driver": store.driver.name,
         "jobs": len(keys),
         "published": len(store.keys(PUBLISHED)),
-        "returns": store.driver.count_returns(RETURNS, keys),
+        "returns": store.driver.count_returns(keys),
         "oldest": timed[0] if timed else None,
         "newest": timed[-1] if timed else None,
     }

@@ -8,33 +8,46 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import salt.payload
 import salt.utils.msgpack
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.banks import LOADS
+from saltext.jobs.core.banks import LOADS, OF_JOBS, RETURNS
 from saltext.jobs.core.disk.job_summary import JobTally
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.store.calling import Calls, Outage, Undecodable
 
 ABSENT = object()  # what ``read_all`` returns if there is no value
-NEVER = 1e11  # a Unix time that is later than any write
-#: A job may be published again under its jid within this many seconds.
-_AGAIN_WITHIN = 2 * 86400.0
+LAST = "~"  # sorts after each jid that begins with a date, and after all that a jid has behind its time
 #: Most bytes that mmap_cache may take for a bank: each job has one.
 _MOST_BANK_BYTES = 10_000_000
 
 #: Tells whether a job's function, or its user, matches a search.
 Matches = Callable[[str], bool]
-Marks = Mapping[str, Matches | None]
 #: Some loads, as three sequences in the order of their keys: keys; (function, user) pairs; and lists of arguments,
 #: target, target type and, if there is any, metadata.
 Shown = tuple[Sequence[str], Sequence[tuple[str, str]], Sequence[list[Any] | None]]
+
+
+class Wanted(NamedTuple):
+    """
+    Which jobs a search wants, for a driver with an index; others ignore it. ``minion``: one that the job is for, or that has
+    returned. ``failed``: only jobs that failed on a minion.
+    """
+
+    fun: Matches | None = None
+    user: Matches | None = None
+    minion: str | None = None
+    failed: bool = False
+
+
+ALL = Wanted()
 
 
 class Driver(Calls):
@@ -48,12 +61,12 @@ class Driver(Calls):
     lists_banks = False
     #: The longest key in bytes, if the driver's settings limit it.
     longest = 255
-    #: How many jobs are removed at a time. One is removed under the job's lock; several by the driver, in a transaction.
-    removed_at_once = 1
+    #: Whether jobs are removed in transactions of the driver; else each is removed under its lock.
+    removes_safely = False
     #: The directory in which jobs are stored; empty if a server stores them.
     folder = ""
 
-    # -- single values -----------------------------------------------------------------------------------------------
+    # -- values ------------------------------------------------------------------------------------------------------
 
     def fetch(self, bank: str, key: str) -> Any:
         """Return the value; ``{}`` if there is none."""
@@ -80,8 +93,6 @@ class Driver(Calls):
         self.store(bank, key, value)
         return True
 
-    # -- many values -------------------------------------------------------------------------------------------------
-
     def keys(self, bank: str) -> list[str]:
         """Return the keys in ``bank``, with its sub-banks if the driver lists them; none if the driver cannot tell."""
         return [name for name in self._call("list", bank) or () if isinstance(name, str)]
@@ -89,10 +100,6 @@ class Driver(Calls):
     def banks(self, bank: str) -> list[str]:
         """Return the names of the banks in ``bank``; none if the driver cannot tell."""
         return self.keys(bank)
-
-    def present(self, bank: str, keys: Iterable[str]) -> set[str]:
-        """Return those of ``keys`` that have a value, without reading the values."""
-        return set(keys).intersection(self.keys(bank))
 
     def fetch_each(self, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
         """
@@ -129,53 +136,59 @@ class Driver(Calls):
         for bank, key, value in items:
             self.store(bank, key, value)
 
-    # -- whole jobs --------------------------------------------------------------------------------------------------
+    # -- whole jobs: a driver with an index overrides this -------------------------------------------------------------
 
-    def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = NEVER) -> None:
+    def remove(self, jids: Sequence[str], than: float) -> None:
         """
-        Remove those of the jobs ``names`` that were last written before the Unix time ``than``, by default all.
+        Remove those of some jobs that were last written before the Unix time ``than``.
 
-        For each job the bank ``parent/name`` is removed first, then the key ``name`` in each of ``banks``, in this order.
+        The load of a job goes last: if a sweep dies in between, the next one finds the job.
         """
-        for name in names:
-            if than < NEVER and self._last_write(banks, parent, name) >= than:
-                continue
-            self.drop_bank(f"{parent}/{name}")
-            for bank in banks:
-                if self.contains(bank, name):
-                    self.flush(bank, name)
+        for jid in jids:
+            if self._last_write(jid) < than:
+                self._call("flush", f"{RETURNS}/{jid}")
+                for bank in OF_JOBS[::-1]:
+                    if self.contains(bank, jid):
+                        self.flush(bank, jid)
 
-    def _last_write(self, banks: Sequence[str], parent: str, name: str) -> float:
+    def _last_write(self, jid: str) -> float:
         """Return the Unix time of the last write to a job; if the driver cannot tell, the one in the jid, or infinity."""
-        returns = f"{parent}/{name}"
-        places = [*((bank, name) for bank in banks), *((returns, key) for key in self.keys(returns))]
-        return max((at for at in (self.updated(*place) for place in places) if at), default=jid_time(name) or math.inf)
-
-    def drop_bank(self, bank: str) -> None:
-        """Remove a bank with all that is in it."""
-        self._call("flush", bank)
-
-    # -- finding jobs: a driver with an index overrides this ---------------------------------------------------------
+        returns = f"{RETURNS}/{jid}"
+        places = itertools.chain(((bank, jid) for bank in OF_JOBS), ((returns, key) for key in self.keys(returns)))
+        return max((at for at in itertools.starmap(self.updated, places) if at), default=jid_time(jid) or math.inf)
 
     def count_loads(self) -> int:
         """Return how many loads there are."""
         return len(self.keys(LOADS))
 
-    def count_returns(self, bank: str, jids: Iterable[str]) -> int:
-        """
-        Return how many returns there are.
+    def count_returns(self, jids: Iterable[str]) -> int:
+        """Return how many returns there are. ``jids``: the keys of all loads."""
+        return sum(len(self.keys(f"{RETURNS}/{jid}")) for jid in jids)
 
-        :param bank: the bank in which each job has its bank of returns.
-        :param jids: the keys of all loads.
+    def places(self, low: str = "", high: str = LAST, wanted: Wanted = ALL) -> Iterator[tuple[str, str]]:
         """
-        return sum(len(self.keys(f"{bank}/{jid}")) for jid in jids)
+        Yield (sort key, key) of the loads from ``high`` down to ``low``. The sort key is a jid: that of the load, or the one
+        of the time of its last write, if its own does not begin with a date.
+        """
+        undated = ((jid_at(at), key) for key, at in self._undated().items())
+        others = sorted((place for place in undated if low <= place[0] <= high), reverse=True)
+        return heapq.merge(((key, key) for key in self._dated(low, high, wanted)), others, reverse=True)
 
-    def oldest_jids(self, count: int) -> list[str]:
+    def _dated(self, low: str, high: str, wanted: Wanted) -> Iterator[str]:
+        """Yield the keys of the loads that begin with a date, from ``high`` down to ``low``."""
+        yield from sorted((key for key in self.keys(LOADS) if has_date(key) and low <= key <= high), reverse=True)
+
+    def _undated(self) -> dict[str, float]:
+        """Return the keys of the other loads, with the Unix times of their last write."""
+        return {key: self.updated(LOADS, key) or 0.0 for key in self.keys(LOADS) if not has_date(key)}
+
+    def oldest(self, count: int) -> list[str]:
         """Return the keys of the oldest loads, oldest first."""
-        undated = self.undated_jids()
-        return heapq.nsmallest(
-            count, self.keys(LOADS), lambda key: (jid_at(undated[key]) if key in undated else key, key)
-        )
+        return [key for _, key in list(self.places())[-count:][::-1]]
+
+    def outside(self, bank: str, low: str, high: str) -> list[str]:
+        """Return the keys in a bank that are before ``low`` or after ``high``; of ``RETURNS`` the names of its banks."""
+        return [key for key in (self.banks if bank == RETURNS else self.keys)(bank) if not low <= key <= high]
 
     def shown(self) -> Iterator[Shown] | None:
         """
@@ -184,26 +197,6 @@ class Driver(Calls):
         """
         return None
 
-    def jids(self, low: str, high: str, marks: Marks, minion: str | None = None, failed: bool = False) -> Iterator[str]:
-        """
-        Yield the load keys that begin with a date, from ``high`` down to ``low``.
-
-        Each parameter narrows the result if the driver has an index for it; otherwise it is ignored.
-
-        :param marks: tests of the function (``fun``) and of the user, or None.
-        :param minion: a minion that the job is for, or that has returned.
-        :param failed: only jobs that failed on a minion.
-        """
-        yield from sorted((key for key in self.keys(LOADS) if has_date(key) and low <= key <= high), reverse=True)
-
-    def written_since(self, bank: str, since: float) -> list[str]:
-        """Return the jids in a bank that may have been written at or after a Unix time."""
-        return [key for key in self.keys(bank) if (jid_time(key) or math.inf) >= since - _AGAIN_WITHIN]
-
-    def undated_jids(self) -> dict[str, float]:
-        """Return the keys of loads that do not begin with a date, with the Unix times of their last write."""
-        return {key: self.updated(LOADS, key) or 0.0 for key in self.keys(LOADS) if not has_date(key)}
-
     def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, JobTally]:
         """
         Return the tallies of those jobs for which they are known without a search.
@@ -211,14 +204,6 @@ class Driver(Calls):
         :param minion: the minion of ``JobTally.of_minion``.
         """
         return {}
-
-    def outside(self, bank: str, low: str, high: str, of_banks: bool) -> list[str]:
-        """
-        Return the keys in a bank that are before ``low`` or after ``high``.
-
-        :param of_banks: whether to return the names of the banks in the bank, in place of its keys.
-        """
-        return [key for key in (self.banks if of_banks else self.keys)(bank) if not low <= key <= high]
 
 
 class Mmap(Driver):
@@ -229,8 +214,7 @@ class Mmap(Driver):
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)
-        self._root: str = opts["cachedir"]
-        self.folder = self._root
+        self.folder = opts["cachedir"]
         self.longest = opts.get("mmap_cache_key_size", 64)
 
     def _load(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
@@ -258,15 +242,16 @@ class Mmap(Driver):
             value = packed
         super().store(bank, key, value)
 
-    def drop_bank(self, bank: str) -> None:
-        super().drop_bank(bank)
-        with contextlib.suppress(OSError):
-            os.rmdir(f"{self._root}/{bank}")
+    def remove(self, jids: Sequence[str], than: float) -> None:
+        super().remove(jids, than)
+        for jid in jids:
+            with contextlib.suppress(OSError):  # refused as long as there is anything in it
+                os.rmdir(f"{self.folder}/{RETURNS}/{jid}")
 
     def _call(self, name: str, bank: str, *args: Any) -> Any:
         if self._opened is None:
             self._open()
-        if name != "store" and not os.path.exists(f"{self._root}/{bank}/.mmap_cache.idx"):
+        if name != "store" and not os.path.exists(f"{self.folder}/{bank}/.mmap_cache.idx"):
             return {"fetch": {}, "list": []}.get(name)
         with self._guard:
             try:

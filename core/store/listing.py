@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import functools
 import gc
-import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -16,7 +15,6 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import ENDTIMES, LOADS
-from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)
@@ -90,26 +88,13 @@ def loads(store: Store, keys: Iterable[str] | None = None) -> Iterator[tuple[str
 def newest_jobs(store: Store, count: int, without_find_job: bool) -> list[dict[str, Any]]:
     """Return descriptions of the newest ``count`` jobs, the oldest of them first."""
     found: list[dict[str, Any]] = []
-    keys = _newest_first(store) if count > 0 else iter(())
+    keys = (key for _, key in store.driver.places())
     while len(found) < count and (some := list(itertools.islice(keys, 2 * count))):
         for key, load in loads(store, some):
             if without_find_job and load.get("fun") == "saltutil.find_job":
                 continue
             found.append(describe(salt.utils.jid.format_jid_instance_ext, store.decode(key), load))
-            if len(found) == count:
-                break
-    return found[::-1]
-
-
-def _newest_first(store: Store) -> Iterator[str]:
-    """
-    Yield the keys of the loads, newest first.
-
-    A jid without a time in it sorts by when its load was written.
-    """
-    undated = ((jid_at(at), key) for key, at in store.driver.undated_jids().items())
-    dated = ((key, key) for key in store.driver.jids("", "~", {"fun": None, "user": None}))
-    yield from (key for _, key in heapq.merge(dated, sorted(undated, reverse=True), reverse=True))
+    return found[:count][::-1]
 
 
 @functools.lru_cache(maxsize=64)

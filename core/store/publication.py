@@ -1,5 +1,5 @@
 """
-The record in ``jobs/published``, which vouches that this master's publish wrote a load.
+The record in ``jobs/published``, which vouches that a master's publish wrote a load.
 
 It has a digest of the load. So a load that was replaced later is not believed, even if the driver let it be replaced.
 """
@@ -15,9 +15,6 @@ from typing import Any
 import salt.payload
 
 from saltext.jobs.core.store.keys import are_plain, plain
-
-#: Longest name of a function in a log line.
-_LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
@@ -37,16 +34,15 @@ class Publication:
     @classmethod
     def from_record(cls, record: Any) -> Publication:
         """Return the content of a record. :raises ValueError: if it is not a valid record."""
-        if type(record) is not dict and not isinstance(record, Mapping):
-            raise ValueError(f"it is a {type(record).__name__}")
-        if "format" in record:
-            raise ValueError(f"it is of format {record['format']!r}, which this version does not know")
-        by, load, at = record.get("by"), record.get("load"), _moment(record.get("at"))
-        last = max(at, _moment(record["last"])) if "last" in record else at
-        if not isinstance(by, str) or not isinstance(load, str):
-            raise ValueError(f"it was published by {by!r}, with the digest {load!r}")
-        added: frozenset[str] = frozenset(ids_in(record["added"])) if "added" in record else frozenset()
-        return cls(at, added, last, by, load, str(record.get("seal", "")))
+        try:
+            at, by, load = record["at"], record["by"], record["load"]
+            last = record.get("last", at)
+            if isinstance(by, str) and isinstance(load, str) and math.isfinite(at) and math.isfinite(last):
+                added = frozenset(ids_in(record.get("added")))
+                return cls(float(at), added, float(max(at, last)), by, load, str(record.get("seal", "")))
+        except (KeyError, TypeError, AttributeError, OverflowError):
+            pass
+        raise ValueError(f"it is {record!r:.300}")
 
     def as_record(self) -> dict[str, Any]:
         """Return the form in which it is stored."""
@@ -64,23 +60,9 @@ class Publication:
         return self.load == digest(load)
 
 
-def function_name(load: Mapping[str, Any]) -> str:
-    """Return the function of a return for people, cut if it is too long for a name."""
-    fun = load.get("fun")
-    return (",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun))[:_LONGEST_NAME]
-
-
-def _moment(value: Any) -> float:
-    if type(value) is float and math.isfinite(value):
-        return value
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"it was published at {value!r}")
-    return float(value)
-
-
 def ids_in(value: Any) -> set[str]:
     """Return the valid minion ids in what should be a list of them."""
-    if value is None or not isinstance(value, (list, tuple, set, frozenset)):
+    if not isinstance(value, (list, tuple, set, frozenset)):
         return set()
     if isinstance(value, list) and are_plain(value):
         return set(value)
@@ -89,14 +71,6 @@ def ids_in(value: Any) -> set[str]:
 
 def digest(load: Mapping[str, Any]) -> str:
     """Return the digest of a load, which is the same once a driver has stored it and it is read back."""
-    return _hashed({name: value for name, value in load.items() if name != "Minions"} if "Minions" in load else load)
-
-
-def work_of(load: Mapping[str, Any]) -> str:
-    """Return the digest of a load or return that has nothing but its functions and arguments."""
-    return _hashed({"arg": load.get("arg") or load.get("fun_args") or [], "fun": load.get("fun")})
-
-
-def _hashed(value: Any) -> str:
     # Salt packs a value and what becomes of it in a driver alike: tuples and lists, bytes and text, dates and times.
+    value = {name: value for name, value in load.items() if name != "Minions"} if "Minions" in load else load
     return hashlib.blake2b(salt.payload.dumps(value), digest_size=16).hexdigest()

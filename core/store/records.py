@@ -31,30 +31,30 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import salt.payload
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.banks import ENDTIMES, LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
+from saltext.jobs.core.banks import LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.functions import function_of
-from saltext.jobs.core.log.records import JOB_CACHE, Published, publish_of
+from saltext.jobs.core.log.records import JOB_CACHE, Published, publish_of, work_of
 from saltext.jobs.core.store.calling import Outage, Undecodable
 from saltext.jobs.core.store.drivers import ABSENT
-from saltext.jobs.core.store.publication import Publication, digest, function_name, ids_in
-from saltext.jobs.core.store.publication import work_of as work_of  # also for modules that import it from here
+from saltext.jobs.core.store.publication import Publication, digest, ids_in
 from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)
 
-BANKS = (LOADS, MINIONS, PUBLISHED, NOCACHE, ENDTIMES)  # a job's load first
 RECORD = ("return", "retcode", "success", "out")
 #: Least seconds between two recorded publishes of a job.
 _LATER = 0.001
 #: Most jobs for which a process remembers what they run.
 _MOST_WORKS = 1000
+#: Longest name of a function in a log line.
+_LONGEST_NAME = 200
 
 
 class Work(NamedTuple):
@@ -173,14 +173,15 @@ def report(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[An
     """
     usable = store.plain_minions(key, minions)
     with store.lock(key):
-        if is_published(store, key) or _load(store, key):
+        there, listed = store.driver.read_all([(LOADS, key), (MINIONS, key)])
+        if is_published(store, key) or (isinstance(there, dict) and there):
             return
         stored = dict(load)
         stored.pop("Minions", None)  # a syndic's master adds them; they have their own bank
         stored.setdefault("arg", _reported_arguments(load))
         store.store(LOADS, key, stored)
         if usable:
-            add_minions(store, key, usable)
+            _add_minions(store, key, listed, usable)
 
 
 def _reported_arguments(load: Mapping[str, Any]) -> list[Any]:
@@ -236,16 +237,6 @@ def is_believed(store: Store, key: str, load: Mapping[str, Any], record: Any) ->
     return False
 
 
-def _load(store: Store, key: str) -> dict[str, Any]:
-    load = _whole(store, LOADS, key)
-    return load if isinstance(load, dict) else {}
-
-
-def _publication(store: Store, key: str) -> Publication | None:
-    """Return the record of the job's publish; None if there is none, or none that can be used."""
-    return _publication_in(store, _whole(store, PUBLISHED, key) or ABSENT, key)
-
-
 def _publication_in(store: Store, record: Any, key: str) -> Publication | None:
     try:
         return None if record is ABSENT else Publication.from_record(record)
@@ -254,34 +245,22 @@ def _publication_in(store: Store, record: Any, key: str) -> Publication | None:
         return None
 
 
-# -- minions ------------------------------------------------------------------------------------------------------
-
-
 def report_minions(store: Store, key: str, minions: Iterable[Any] | None) -> None:
     """Add minions that no publish of this master named, as from the report of a syndic."""
     reported = store.plain_minions(key, minions)
     with store.lock(key):
-        known = _publication(store, key)
-        if known:
-            added = known.added.union(set(reported) - minions_of(store, key))
-            if added != known.added:
-                store.store(PUBLISHED, key, dataclasses.replace(known, added=added).as_record())
-        add_minions(store, key, reported)
+        record, listed = store.driver.read_all([(PUBLISHED, key), (MINIONS, key)])
+        known = _publication_in(store, record, key)
+        if known and (new := set(reported) - ids_in(listed) - known.added):
+            store.store(PUBLISHED, key, dataclasses.replace(known, added=known.added | new).as_record())
+        _add_minions(store, key, listed, reported)
 
 
-def add_minions(store: Store, key: str, minions: Iterable[str], always: bool = False) -> set[str]:
-    """Merge ``minions`` into those of the job, and return the set as it was before. The caller holds the job's lock."""
-    stored = _whole(store, MINIONS, key)
-    before = ids_in(stored)
-    merged = sorted(before.union(minions))
-    if always or merged != (stored or []):
+def _add_minions(store: Store, key: str, listed: Any, minions: Iterable[str]) -> None:
+    """Merge some minions into those of the job. ``listed``: what is stored of these; the caller holds the job's lock."""
+    merged = sorted(ids_in(listed).union(minions))
+    if merged and merged != listed:
         store.store(MINIONS, key, merged)
-    return before
-
-
-def minions_of(store: Store, key: str) -> set[str]:
-    """Return the minions that the job is known to be meant for."""
-    return ids_in(_whole(store, MINIONS, key))
 
 
 # -- returns ------------------------------------------------------------------------------------------------------
@@ -340,7 +319,7 @@ def is_done(store: Store, key: str, job: Work, load: Mapping[str, Any]) -> bool:
         "Minion %.255s has run %s under the jid %s of a job that runs %s. Its return does not count, and it ignores the job "
         "until it is restarted. Other jobs were published under this jid by: %s",
         load.get("id"),
-        function_name(load),
+        function_of(load)[:_LONGEST_NAME] or "?",
         key,
         job.functions,
         ", ".join(f"{each.user or 'an unknown user'} ({each.functions})" for each in others) or "nobody at this master",
@@ -365,7 +344,7 @@ def published_before(store: Store, key: str, is_ours: Callable[[str], bool]) -> 
     if known.seal != _seal(store, key, known.load, minions):
         store.quiet.error(key, "What the job cache has of the publish of job %s is no master's of this site", key)
         return []
-    found = publish_of(store.decode(key), load, minions, work_of(load), JOB_CACHE, sent=False, fresh=False)
+    found = publish_of(store.decode(key), load, minions, JOB_CACHE, sent=False, fresh=False)
     found = found._replace(at=known.at)
     return [found, found._replace(at=known.last)] if known.last > known.at else [found]
 
@@ -432,25 +411,3 @@ def returns_of(store: Store, jid: str) -> dict[str, dict[str, Any]]:
             record = {"return": record}
         returns[store.decode(minion)] = record
     return returns
-
-
-# -- single records, and whole jobs -------------------------------------------------------------------------------
-
-
-def _whole(store: Store, bank: str, key: str) -> Any:
-    """Return a value; ``{}`` if it is missing or damaged. :raises SaltCacheError: if it cannot be read."""
-    try:
-        return store.fetch(bank, key)
-    except Undecodable as exc:
-        log.error("Damaged in the job cache, and taken as absent: %s", exc)
-        return {}
-
-
-def drop(store: Store, jid: str) -> None:
-    """Remove all records of a job. Its load is removed last: if a sweep dies in between, the next one finds the job."""
-    store.driver.remove(BANKS[::-1], RETURNS, [jid])
-
-
-def drop_older(store: Store, jids: Sequence[str], than: float) -> None:
-    """As ``drop``, for those jobs that were last written before the Unix time ``than``."""
-    store.driver.remove(BANKS[::-1], RETURNS, jids, than)

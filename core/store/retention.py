@@ -10,16 +10,15 @@ must exist as long as the job may be sent.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.banks import LOADS, RETURNS
+from saltext.jobs.core.banks import LOADS, OF_JOBS, RETURNS
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger import batches, queue
 from saltext.jobs.core.store.calling import Outage
-from saltext.jobs.core.store.records import BANKS, drop_older
 from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)
@@ -37,10 +36,10 @@ def sweep(store: Store, keep: float, now: float) -> None:
     """
     # A jid between these shows by its own time that the job is young. Usually there are no others.
     low, high = jid_at(max(0.0, now - keep)), jid_at(now + CLOCK_SKEW)
-    for bank in (*BANKS, RETURNS) if store.driver.lists_banks else BANKS:
-        jids = store.driver.outside(bank, low, high, of_banks=bank == RETURNS)
+    for bank in (*OF_JOBS, RETURNS) if store.driver.lists_banks else OF_JOBS:
+        jids = store.driver.outside(bank, low, high)
         if bank != LOADS and jids:  # jobs with a load were handled first
-            with_load = store.driver.present(LOADS, jids)
+            with_load = {jid for jid, _ in store.driver.fetch_each(LOADS, jids)}
             jids = [jid for jid in jids if jid not in with_load]
         _drop_old(store, jids, keep, now)
 
@@ -51,47 +50,35 @@ def trim(store: Store, now: float) -> None:
 
     :raises SaltCacheError: if the driver fails; the next sweep goes on.
     """
-    if store.limits.max_jobs is not None:
-        excess = store.driver.count_loads() - store.limits.max_jobs
-        if excess > 0:
-            _drop_old(store, store.driver.oldest_jids(excess), RUNNING, now)
-    if store.limits.max_bytes is None:
+    driver, limits = store.driver, store.limits
+    if limits.max_jobs is not None and (excess := driver.count_loads() - limits.max_jobs) > 0:
+        _drop_old(store, driver.oldest(excess), RUNNING, now)
+    if limits.max_bytes is None:
         return
-    file = store.file
-    if file is None:
-        store.quiet.error("max_bytes", "max_bytes is for cache: sqlite, and does nothing with %s", store.driver.name)
+    if store.file is None:
+        store.quiet.error("max_bytes", "max_bytes is for cache: sqlite, and does nothing with %s", driver.name)
         return
-    used, count = file.used_bytes(), store.driver.count_loads()
-    while used > store.limits.max_bytes and count:
+    count = driver.count_loads()
+    while count and (used := store.file.used_bytes()) > limits.max_bytes:
         # Half of what would be too many if all jobs were of one size. They are not, so it is done in steps.
-        part = max(1, min(count, int(count * (used - store.limits.max_bytes) / used) // 2))
-        _drop_old(store, store.driver.oldest_jids(part), RUNNING, now)
-        left = store.driver.count_loads()
-        if left == count:
+        part = max(1, min(count, int(count * (used - limits.max_bytes) / used) // 2))
+        _drop_old(store, driver.oldest(part), RUNNING, now)
+        if (left := driver.count_loads()) == count:
             return  # all may be running
-        used, count = file.used_bytes(), left
+        count = left
 
 
-def _drop_old(store: Store, jids: list[str], keep: float, now: float) -> None:
+def _drop_old(store: Store, jids: Sequence[str], keep: float, now: float) -> None:
     """Remove those of some jobs that were last written more than ``keep`` seconds ago and that no engine needs."""
-    for number, part in enumerate(_parts(_not_needed(store, jids), store.driver.removed_at_once)):
-        if number and store.file is not None:
-            store.file.tables.give_way()
+    old, safely = _not_needed(store, jids), store.driver.removes_safely
+    for part in [old] if safely and old else [[jid] for jid in old]:
         try:
-            with store.lock(part[0]) if store.driver.removed_at_once == 1 else contextlib.nullcontext():
-                drop_older(store, part, now - keep)
+            with contextlib.nullcontext() if safely else store.lock(part[0]):
+                store.driver.remove(part, now - keep)
         except Outage:
             raise
         except SaltCacheError as exc:
             log.error("Jobs could not be removed from the job cache (%s): %s", ", ".join(part[:3]), exc)
-
-
-def _parts(jids: list[str], size: int) -> Iterator[list[str]]:
-    for start in range(0, len(jids), size):
-        yield jids[start : start + size]
-
-
-# -- what is still needed -------------------------------------------------------------------------------------------------
 
 
 def _not_needed(store: Store, keys: Sequence[str]) -> list[str]:

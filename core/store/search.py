@@ -10,7 +10,6 @@ the last result of each minion: when the minion last ran a function, and how tha
 from __future__ import annotations
 
 import fnmatch
-import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import JOBS, KINDS, function_of, kind_of, retcode_of
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.options import kinds
-from saltext.jobs.core.store.drivers import Matches, has_date
+from saltext.jobs.core.store.drivers import LAST, Matches, Wanted, has_date
 from saltext.jobs.core.store.listing import describe, readable
 from saltext.jobs.core.store.publication import ids_in
 from saltext.jobs.core.store.store import Store
@@ -39,7 +38,6 @@ OUTCOMES = ("returned", "failed", "missing")
 ALL = "all"
 _GLOB = frozenset("*?[")
 _AT_ONCE = 200  # jobs that are read at a time
-_LAST = "~"  # sorts after anything that a jid has behind its time
 
 #: Tells whether the arguments and metadata of a load may be shown.
 Sees = Callable[[Mapping[str, Any]], bool]
@@ -129,14 +127,11 @@ def _place(cursor: str) -> tuple[str, str]:
 def _places(store: Store, query: Query) -> Iterator[tuple[str, str]]:
     """Yield (sort key, key) of the loads that may match, newest first."""
     low = "" if query.start is None else jid_at(query.start)
-    high = _LAST if query.end is None else jid_at(query.end) + _LAST
-    before = (_LAST, "") if query.after is None else _place(query.after)
-    marks = {"fun": _of_function(query), "user": _globs(query.users)}
-    failed = query.outcome == "failed"
-    dated = ((key, key) for key in store.driver.jids(low, min(high, before[0]), marks, query.minion, failed))
-    written = ((jid_at(at), key) for key, at in store.driver.undated_jids().items())
-    others = sorted((place for place in written if low <= place[0] <= high), reverse=True)
-    return (place for place in heapq.merge(dated, others, reverse=True) if place < before)
+    high = LAST if query.end is None else jid_at(query.end) + LAST
+    before = (LAST, "") if query.after is None else _place(query.after)
+    wanted = Wanted(_of_function(query), _globs(query.users), query.minion, query.outcome == "failed")
+    found = store.driver.places(low, min(high, before[0]), wanted)
+    return (place for place in found if place < before)
 
 
 def _globs(patterns: tuple[str, ...]) -> Matches | None:

@@ -199,8 +199,11 @@ class Store:
         return bool(self.driver.folder) and is_full(self.driver.folder)
 
     def lock(self, *names: str) -> contextlib.AbstractContextManager[None]:
-        """Hold the lock of these names on this master, as ``Locks.hold``. Hold one lock at a time."""
-        return self._locks.hold(*names) if self.file is None else self.file.alone()
+        """
+        Hold the lock of these names on this master, as ``Locks.hold``. Hold one lock at a time. With sqlite all that changes
+        a job is ``together``, in a transaction.
+        """
+        return self._locks.hold(*names) if self.file is None else contextlib.nullcontext()
 
 
 def store_of(opts: Any) -> Store:

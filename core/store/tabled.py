@@ -6,29 +6,26 @@ A publish stores everything in one transaction, and a job is removed in one. Bot
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import heapq
 import itertools
 import os
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.banks import LOADS
+from saltext.jobs.core.banks import LOADS, OF_JOBS, RETURNS
 from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.job_summary import JobTally
-from saltext.jobs.core.errors import JobsError, RowRefused
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger import jobs, values
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.sqlite import OPTIONS
 from saltext.jobs.core.sqlite.file import damage_in
 from saltext.jobs.core.sqlite.tables import SqliteTables, cache_of
-from saltext.jobs.core.store.calling import Outage, Undecodable
-from saltext.jobs.core.store.drivers import ABSENT, NEVER, Driver, Marks, Shown
+from saltext.jobs.core.store.calling import Undecodable
+from saltext.jobs.core.store.drivers import ABSENT, Driver, Shown, Wanted
 
 Result = TypeVar("Result")
 
@@ -42,7 +39,12 @@ class Tabled(Driver):
     """:param opts: the master's options."""
 
     lists_banks = True
-    removed_at_once = 500
+    removes_safely = True
+
+    @property
+    def tables(self) -> Tables:
+        """The tables."""
+        raise NotImplementedError
 
     def do(self, name: str, bank: str, call: Callable[..., Result], *args: Any, key: str | None = None) -> Result:
         """
@@ -58,7 +60,7 @@ class Tabled(Driver):
                 raise
         return self._once(name, bank, call, *args, key=key)
 
-    def _once(self, name: str, bank: str, call: Callable[..., Result], *args: Any, key: str | None) -> Result:
+    def _once(self, name: str, bank: str, call: Callable[..., Result], *args: Any, key: str | None = None) -> Result:
         try:
             return call(self.tables, *args)
         except SaltCacheError:
@@ -66,33 +68,17 @@ class Tabled(Driver):
         except Exception as exc:  # a client, the disk, and msgpack raise many kinds
             raise self.error(name, bank, key, exc) from exc
 
-    @property
-    def tables(self) -> Tables:
-        """The tables."""
-        raise NotImplementedError
-
     def together(self, work: Callable[[], Result]) -> Result:
         """As that of the tables. :raises SaltCacheError:"""
         found: Result = self.do("write", "jobs", lambda tables: tables.together(work))
         return found
 
-    def error(self, name: str, bank: str, key: str | None, exc: Exception) -> SaltCacheError:
-        found = super().error(name, bank, key, exc)
-        if (
-            isinstance(found, Undecodable)
-            or isinstance(exc, RowRefused)
-            or not isinstance(exc, (JobsError, sqlite3.Error))
-        ):
-            return found
-        return Outage(str(found))
-
     def _call(self, name: str, bank: str, *args: Any) -> Any:
-        key = args[0] if args and isinstance(args[0], str) else None
-        return self.do(name, bank, getattr(values, name), bank, *args, key=key)
+        return self.do(name, bank, getattr(values, name), bank, *args, key=args[0] if args else None)
 
     def _each(self, found: Iterator[Result], name: str, bank: str) -> Iterator[Result]:
         """Yield from an iterator that reads the tables now and then. :raises SaltCacheError: as ``do``."""
-        while part := self._once(name, bank, lambda _: list(itertools.islice(found, _AT_ONCE)), key=None):
+        while part := self._once(name, bank, lambda _: list(itertools.islice(found, _AT_ONCE))):
             yield from part
 
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
@@ -115,68 +101,62 @@ class Tabled(Driver):
     def store_all(self, items: Sequence[tuple[str, str, Any]]) -> None:
         self.do("store", items[0][0], values.store_all, items, key=items[0][1])
 
-    def remove(self, banks: Sequence[str], parent: str, names: Sequence[str], than: float = NEVER) -> None:
-        self.do("flush", parent, values.remove_older, banks, parent, names, than)
-
-    def updated(self, bank: str, key: str) -> float | None:
-        return self.do("updated", bank, values.updated, bank, key, key=key)
-
     def keys(self, bank: str) -> list[str]:
         return self.do("list", bank, values.keys, bank)
 
     def banks(self, bank: str) -> list[str]:
         return self.do("list", bank, values.banks, bank)
 
-    def present(self, bank: str, keys: Iterable[str]) -> set[str]:
-        return self.do("list", bank, values.present, bank, list(keys))
+    # -- whole jobs, by their index ------------------------------------------------------------------------------------
 
-    def outside(self, bank: str, low: str, high: str, of_banks: bool) -> list[str]:
-        return self.do("list", bank, values.banks_outside if of_banks else values.outside, bank, low, high)
-
-    # -- the index of jobs -------------------------------------------------------------------------------------------
+    def remove(self, jids: Sequence[str], than: float) -> None:
+        self.do("flush", RETURNS, values.remove_older, OF_JOBS, RETURNS, jids, than)
 
     def count_loads(self) -> int:
         return self.do("list", LOADS, jobs.count)
 
-    def count_returns(self, bank: str, jids: Iterable[str]) -> int:
-        return self.do("list", bank, values.count_below, bank)
+    def count_returns(self, jids: Iterable[str]) -> int:
+        return self.do("list", RETURNS, values.count_below, RETURNS)
 
-    def oldest_jids(self, count: int) -> list[str]:
-        undated = [(jid_at(at), key) for key, at in self.undated_jids().items()]
+    def _dated(self, low: str, high: str, wanted: Wanted) -> Iterator[str]:
+        return self._each(self.do("list", LOADS, _found, low, high, wanted), "list", LOADS)
+
+    def _undated(self) -> dict[str, float]:
+        return self.do("list", LOADS, jobs.undated)
+
+    def oldest(self, count: int) -> list[str]:
+        undated = [(jid_at(at), key) for key, at in self._undated().items()]
         dated = [(key, key) for key in self.do("list", LOADS, jobs.oldest, count)]
         return [key for _, key in heapq.nsmallest(count, undated + dated)]
 
-    def jids(self, low: str, high: str, marks: Marks, minion: str | None = None, failed: bool = False) -> Iterator[str]:
-        found = self.do("list", LOADS, _found, low, high, marks, minion, failed)
-        return self._each(found, "list", LOADS)
+    def outside(self, bank: str, low: str, high: str) -> list[str]:
+        find = values.banks_outside if bank == RETURNS else values.outside
+        return self.do("list", bank, find, bank, low, high)
 
     def shown(self) -> Iterator[Shown]:
         return self._each(jobs.shown(self.tables), "list", LOADS)
-
-    def undated_jids(self) -> dict[str, float]:
-        return self.do("list", LOADS, jobs.undated)
 
     def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, JobTally]:
         return self.do("list", LOADS, jobs.tallies, jids, minion)
 
 
-def _found(tables: Tables, low: str, high: str, marks: Marks, minion: str | None, failed: bool) -> Iterator[str]:
-    fun, user = marks["fun"], marks["user"]
-    if minion is not None:
-        return jobs.near(tables, low, high, minion)
-    if failed:
+def _found(tables: Tables, low: str, high: str, wanted: Wanted) -> Iterator[str]:
+    fun, user = wanted.fun, wanted.user
+    if wanted.minion is not None:
+        return jobs.near(tables, low, high, wanted.minion)
+    if wanted.failed:
         return jobs.failed(tables, low, high)
     if fun is None and user is None:
         return jobs.jids(tables, low, high)
     known = jobs.marks(tables)
-    wanted = [mark for mark, pair in known.items() if (not fun or fun(pair[0])) and (not user or user(pair[1]))]
-    if len(wanted) > MOST_MARKS:
+    marks = [mark for mark, pair in known.items() if (not fun or fun(pair[0])) and (not user or user(pair[1]))]
+    if len(marks) > MOST_MARKS:
         return jobs.jids(tables, low, high)
-    return heapq.merge(*(jobs.jids(tables, low, high, mark) for mark in wanted), reverse=True)
+    return heapq.merge(*(jobs.jids(tables, low, high, mark) for mark in marks), reverse=True)
 
 
 class Sqlite(Tabled):
-    """The file of the driver sqlite. A job's lock is a transaction, which keeps the other processes of this machine out."""
+    """The file of the driver sqlite."""
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         # To copy all options would touch much memory that a forked process shares.
@@ -186,17 +166,6 @@ class Sqlite(Tabled):
     @functools.cached_property
     def tables(self) -> SqliteTables:
         return cache_of(self._opts)
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold the lock of all jobs. :raises SaltCacheError:"""
-        try:
-            with self.tables.database.transaction():
-                yield
-        except SaltCacheError:
-            raise
-        except Exception as exc:  # SQLite and the disk raise many kinds
-            raise self.error("write", "jobs", None, exc) from exc
 
     def used_bytes(self) -> int:
         """Return how many bytes of the file are used. :raises SaltCacheError:"""

@@ -21,7 +21,6 @@ from saltext.jobs.core.log.records import publish_of
 from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of
-from saltext.jobs.core.store.publication import work_of
 from tests.faults import freeze, thaw
 from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.functional.cache_servers import masters_key
@@ -171,7 +170,7 @@ def test_who_has_only_the_password_of_the_database_has_nothing_published(masters
         entry.minion, entry.jid = MINIONS[0], owed
         more = {Key(Kind.JOB, f"{int(owed) + 1}"): snapshot, Key(Kind.ENTRY, owed, MINIONS[0]): entry.as_record()}
         RetryStore(site_of(stranger).tables).write(more)
-        claimed = publish_of(owed, snapshot["load"], MINIONS[:1], work_of(snapshot["load"]))
+        claimed = publish_of(owed, snapshot["load"], MINIONS[:1])
         assert site_of(stranger).log_writer().append(claimed)
 
         kill(one)

@@ -371,7 +371,7 @@ _TABLE = (
     (
         "an old job stays for ever",
         "core/store/retention.py",
-        "drop_older(store, part, now - keep)",
+        "store.driver.remove(part, now - keep)",
         "pass",
         "tests/functional/store/test_contract.py::TestLocalfs::test_an_old_job_is_removed_with_all_that_belongs_to_it",
     ),

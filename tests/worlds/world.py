@@ -45,7 +45,6 @@ from saltext.jobs.core.retry.reader import JobReader, job_of
 from saltext.jobs.core.retry.shell import MAINTENANCE, RetryShell
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.retry.turns import SETTLE
-from saltext.jobs.core.store.records import work_of
 from saltext.jobs.core.windows import next_opening
 from tests.virtual_loop import VirtualLoop
 from tests.worlds.site import Disk, MemorySite, MemoryTables
@@ -227,7 +226,7 @@ class JobCache:
         if jid not in world.recorded:
             return []
         load, minions = world.kept[jid], sorted(world.named[jid])
-        found = records.publish_of(jid, load, minions, work_of(load), records.JOB_CACHE, sent=False, fresh=False)
+        found = records.publish_of(jid, load, minions, records.JOB_CACHE, sent=False, fresh=False)
         return [found._replace(at=at) for at in dict.fromkeys(world.recorded[jid])]
 
     def published_since(self, since):
@@ -675,7 +674,7 @@ class World:
         ``sent``, the load is only stored.
         """
         jid = load["jid"]
-        record = records.publish_of(jid, load, sorted(names), work_of(load), origin, sent, fresh)
+        record = records.publish_of(jid, load, sorted(names), origin, sent, fresh)
         self.log_writer.append(record._replace(at=self.wall()), durable=True)
         told = {name: load.get(name) for name in ("jid", "fun", "arg", "user")}
         if sent:

@@ -201,7 +201,7 @@ def test_a_reader_that_is_too_slow_for_the_size_is_overtaken_and_learns_it(opts,
 
 
 def publish(opts, jid, minions=("a", "b"), **more):
-    FileSite(opts).log_writer().append(publish_of(jid, {"fun": "test.ping", "user": "root"}, minions, "d", **more))
+    FileSite(opts).log_writer().append(publish_of(jid, {"fun": "test.ping", "user": "root"}, minions, **more))
 
 
 def test_the_first_return_of_a_minion_is_the_only_one(opts):

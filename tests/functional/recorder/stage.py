@@ -18,7 +18,6 @@ from saltext.jobs.core.recorder.reading import Reading
 from saltext.jobs.core.recorder.recipients import ToReturner
 from saltext.jobs.core.recorder.shell import RecorderShell
 from saltext.jobs.core.site import site_of
-from saltext.jobs.core.store import records
 from saltext.jobs.core.store.store import store_of
 from tests.database import database_of
 from tests.functional.options import options_in
@@ -52,7 +51,7 @@ class JobCache:
 
     def remove(self, jid):
         """What the master's maintenance does to an old job."""
-        records.drop(store_of(self.opts), jid)
+        store_of(self.opts).driver.remove([jid], time.time() + 60)
 
     def damage(self, jid, minion):
         query = "UPDATE saltext_jobs_values SET value = X'C1' WHERE bank = ? AND key = ?"

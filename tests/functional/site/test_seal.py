@@ -151,7 +151,7 @@ def test_a_publish_that_no_master_has_logged_is_none(opts, stranger, sql, refuse
     reader = ours.log()
     reader.read()  # it begins at the end
     genuine = records.Returned(JID, MINION, "test.ping", 0, 1.0)
-    forged = records.publish_of(JID, {"fun": "cmd.run", "user": "root"}, [MINION], "")
+    forged = records.publish_of(JID, {"fun": "cmd.run", "user": "root"}, [MINION])
     assert stranger.log_writer().append(forged)
     sql("INSERT INTO saltext_jobs_log SELECT max(place) + 1, '1', '', '', 'plain' FROM saltext_jobs_log")
     assert ours.log_writer().append(genuine)

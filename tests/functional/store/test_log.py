@@ -8,13 +8,12 @@ import pathlib
 import pytest
 import salt.loader
 
-from saltext.jobs.core.log.records import Published, Returned
+from saltext.jobs.core.log.records import Published, Returned, work_of
 from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
 from saltext.jobs.core.master.passes import pass_for
 from saltext.jobs.core.retry import facts as retry_facts
 from saltext.jobs.core.retry.reader import of_record
 from saltext.jobs.core.site import FileSite
-from saltext.jobs.core.store import records
 from tests.functional.options import options_in
 
 JID = "20261123000000000000"
@@ -67,7 +66,7 @@ def test_a_publish_is_a_record_of_the_job_and_its_minions(job_cache, tail, opts)
     (record,) = tail()
     assert isinstance(record, Published)
     assert record[:7] == (JID, "state.apply", "ops", True, "", ("web1", "web2"), ())
-    assert record.work == records.work_of(LOAD)
+    assert record.work == work_of(LOAD)
     assert record.loaded() == {**LOAD, "jid": JID, "kwargs": {}}
     assert record.sent and not record.fresh
     assert job_cache["prep_jid"](passed_jid=None) and not tail()

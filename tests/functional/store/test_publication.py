@@ -9,7 +9,8 @@ import salt.payload
 from salt.utils.immutabletypes import freeze
 from salt.utils.odict import OrderedDict
 
-from saltext.jobs.core.store.publication import digest, work_of
+from saltext.jobs.core.log.records import work_of
+from saltext.jobs.core.store.publication import digest
 
 
 def _nested(value, levels):

@@ -19,7 +19,6 @@ from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger.jobs import failed as failed_jids
 from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.store import search as searching
-from saltext.jobs.core.store.records import drop
 from tests.functional.cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
 from tests.functional.store.banks import banks_of
 
@@ -302,7 +301,7 @@ class TestCountsBesideTheRecords:
             elif what < 0.83:
                 banks.flush(f"jobs/returns/{jid}")
             elif what < 0.86:
-                drop(store, jid)
+                store.driver.remove([jid], time.time() + 60)
             elif what < 0.88:
                 banks.remove_older(
                     ["jobs/minions", "jobs/loads", "jobs/published"], "jobs/returns", [jid], time.time() + 60

@@ -22,7 +22,6 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import BatchSettings
 from saltext.jobs.core.site import FileSite
-from saltext.jobs.core.store.publication import work_of
 from tests.unit.batch.bench import BEGIN, spec
 from tests.virtual_loop import VirtualLoop
 
@@ -251,7 +250,7 @@ class FakeCache:
         if self.failing:
             raise JobCacheError("the job cache is down")
         self.loads[jid] = load
-        self.append(publish_of(jid, load, sorted(minions), work_of(load), sent=False, fresh=first))
+        self.append(publish_of(jid, load, sorted(minions), sent=False, fresh=first))
 
 
 class FakeWorker:

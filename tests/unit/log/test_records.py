@@ -71,4 +71,4 @@ def test_what_a_minion_returns_is_in_the_log_only_if_it_was_asked():
     ],
 )
 def test_no_load_keeps_a_publish_from_being_written(load):
-    assert packed(publish_of(JID, load, ["web1"], "d"))
+    assert packed(publish_of(JID, load, ["web1"]))
