@@ -5,7 +5,7 @@ What a storage knows of jobs beside loads and returns, to find, count and list t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import msgpack
@@ -30,24 +30,33 @@ class JobTally(NamedTuple):
     returned: int
     failed: int
     missing: int
-    #: For the minion that was asked for: ``returned`` (and ``failed``), or ``missing``; empty if it is neither.
-    of_minion: frozenset[str] = frozenset()
+    #: Which of ``returned``, ``failed`` and ``missing`` the minions are that were asked for.
+    of_named: frozenset[str] = frozenset()
 
 
-def tally_of(minions: Set[str], returned: Set[str], failed: Set[str], minion: str | None) -> JobTally:
+#: A minion, or what tells whether one is meant.
+Named = str | Callable[[str], bool]
+
+
+def tally_of(minions: Set[str], returned: Set[str], failed: Set[str], named: Named | None) -> JobTally:
     """
     Return the tally of a job.
 
     :param minions: those that the job was for; empty if that is not known.
     :param returned: all that have returned, and ``failed`` those of them that have failed.
-    :param minion: the minion of ``of_minion``.
+    :param named: the minions of ``of_named``.
     """
     missing = minions - returned
     groups = {"returned": returned, "failed": failed, "missing": missing}
-    of_minion = frozenset(name for name, group in groups.items() if minion in group)
+    of_named: Iterable[str] = ()
+    if isinstance(named, str):
+        of_named = (name for name, group in groups.items() if named in group)
+    elif named is not None:
+        of_named = (name for name, group in groups.items() if any(map(named, group)))
+    of_named = frozenset(of_named)
     if minions:  # returns of minions that the job was not for do not count
         returned, failed = returned & minions, failed & minions
-    return JobTally(len(minions), len(returned), len(failed), len(missing), of_minion)
+    return JobTally(len(minions), len(returned), len(failed), len(missing), of_named)
 
 
 def has_failed(record: Any) -> bool:

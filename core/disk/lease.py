@@ -98,7 +98,11 @@ class Lease:
         return self.leader is None or self.predecessor is None or not self.leader.is_of(self.predecessor)
 
     def take(self) -> bool:
-        """Take the lead if no process has it, and tell whether this process has it now. :raises OSError, StateError:"""
+        """
+        Take the lead if no process has it, and tell whether this process has it now.
+
+        :raises OSError: when that cannot be told now. :raises StateError: when it can never be told.
+        """
         raise NotImplementedError
 
     def check(self) -> None:
@@ -119,7 +123,6 @@ class Lease:
 
 class FileLease(Lease):
     """
-    :param path: the file.
     :param master: the id of the master.
     :param run: an id of this run of the master, which changes with a restart; empty if it is not known.
     """
@@ -130,24 +133,16 @@ class FileLease(Lease):
         self._handle = -1
 
     def take(self) -> bool:
-        """
-        Take the lead if no process has it, and tell whether this process has it now.
-
-        :raises StateError: when something else is in the place of the file. :raises OSError: when it cannot be written.
-        """
         handle = files.open_lock(self._path)
         try:
             is_free = files.hold(handle)
             if is_free:
                 self._sign(handle)
-        except BaseException:
-            os.close(handle)
-            raise
-        if not is_free:
-            os.close(handle)
-            return False
-        self._handle = handle
-        return True
+                self._handle, handle = handle, -1
+        finally:
+            if handle >= 0:
+                os.close(handle)
+        return is_free
 
     def _sign(self, handle: int) -> None:
         self.predecessor = leader_of(os.pread(handle, 4096, 0))
@@ -159,11 +154,9 @@ class FileLease(Lease):
         os.fsync(handle)
 
     def beat(self) -> None:
-        """Set the time of the file."""
         os.utime(self._path)
 
     def release(self) -> None:
-        """Close the file."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

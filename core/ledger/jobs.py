@@ -19,7 +19,7 @@ import salt.payload
 
 from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
 from saltext.jobs.core.disk import stored
-from saltext.jobs.core.disk.job_summary import JobTally, decoded, job_marks, shown_mark, shown_of, tally_of
+from saltext.jobs.core.disk.job_summary import JobTally, Named, decoded, job_marks, shown_mark, shown_of, tally_of
 from saltext.jobs.core.ledger.tables import JOBS, VALUES, Tables
 
 #: Rows read at first, at a time later, and at a time where the database checks each.
@@ -119,12 +119,12 @@ def near(tables: Tables, low: str, high: str, minion: str) -> Iterator[str]:
         sign, high, size = "<", last, WINDOW
 
 
-def tallies(tables: Tables, wanted: Sequence[str], minion: str | None) -> dict[str, JobTally]:
+def tallies(tables: Tables, wanted: Sequence[str], named: Named | None) -> dict[str, JobTally]:
     """
     Return the tallies of some jobs, without reading their returns. A job whose list of minions is damaged has none. A
     return that was removed while its job stays counts as missing.
 
-    :param minion: the minion of ``of_minion``.
+    :param named: the minions of ``JobTally.of_named``.
     """
     found, known = dict[str, JobTally](), dict[bytes, frozenset[str]]()
     for part in parts(wanted):
@@ -140,7 +140,7 @@ def tallies(tables: Tables, wanted: Sequence[str], minion: str | None) -> dict[s
                     known[data] = frozenset(name for name in stored.loads(data) if isinstance(name, str))
                 except Exception:  # msgpack raises many kinds for a broken value
                     continue
-            found[jid] = tally_of(known[data], returned.get(jid, set()), failing.get(jid, set()), minion)
+            found[jid] = tally_of(known[data], returned.get(jid, set()), failing.get(jid, set()), named)
     return found
 
 

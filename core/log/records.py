@@ -73,10 +73,6 @@ class Published(NamedTuple):
         """Whether the job cache gets it: it is no question of an engine."""
         return self.stored or bool(self.ends) or not self.origin
 
-    def fields(self) -> tuple[Any, ...]:
-        """Return what is written besides the jid."""
-        return self[1:]
-
     def loaded(self) -> dict[str, Any]:
         """Return the load. :raises Exception: of many kinds, if it is damaged."""
         return dict(salt.payload.loads(self.load))
@@ -97,10 +93,6 @@ class Returned(NamedTuple):
     listed: bool = True
     value: bytes = b""
 
-    def fields(self) -> tuple[Any, ...]:
-        """Return what is written besides the jid and the minion."""
-        return self.functions, str(self.retcode), self.at, self.listed, self.value
-
     def answer(self) -> Any:
         """Return what the minion returned. :raises Exception: of many kinds, if it is damaged."""
         return salt.payload.loads(self.value)
@@ -111,7 +103,8 @@ Record = Published | Returned
 
 def packed(record: Record) -> bytes:
     """Return a record as it is written, but for its jid and minion."""
-    body: bytes = msgpack.packb(record.fields(), unicode_errors="surrogatepass")
+    fields = record[2:] if isinstance(record, Returned) else record[1:]
+    body: bytes = msgpack.packb(fields, unicode_errors="surrogatepass")
     return body
 
 
@@ -135,14 +128,10 @@ def publish_of(
     limited: bool = False,
 ) -> Published:
     """
-    Return the record of a publish.
+    Return the record of a publish; its fields are those of ``Published``.
 
     :param load: without secrets.
     :param minions: the usable ids of the minions that it is for, in order.
-    :param origin: the engine that publishes it; empty for all other publishers.
-    :param sent: False if the load is only stored.
-    :param fresh: whether nothing can have been published under the jid before.
-    :param limited: whether its user may not publish everything.
     """
     user, functions, ends = load.get("user"), function_of(load) or _UNNAMED, tuple(ended_by(load))
     stored, asked = not _option(load, "nocache"), bool(origin) and is_question(load)
@@ -196,12 +185,7 @@ def is_question(load: Mapping[str, Any]) -> bool:
 
 
 def return_of(jid: str, minion: str, load: Mapping[str, Any], asked: bool = False, listed: bool = True) -> Returned:
-    """
-    Return the record of a return.
-
-    :param asked: whether it has what the minion returned.
-    :param listed: whether the job cache gets it.
-    """
+    """Return the record of a return. ``asked``: whether it has what the minion returned."""
     value: bytes = salt.payload.dumps(load.get("return")) if asked else b""
     return Returned(jid, minion, function_of(load), retcode_of(load), time.time(), listed, value)
 

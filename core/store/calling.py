@@ -51,6 +51,10 @@ class Outage(SaltCacheError):  # type: ignore[misc]
     """The server behind the driver is away: it is useless to ask it for the next key."""
 
 
+class Unavailable(Outage):
+    """There is no such driver: it is misspelt, or lacks a Python module."""
+
+
 class Undecodable(SaltCacheError):  # type: ignore[misc]
     """The record was read and is damaged: reading it again will not help."""
 
@@ -91,6 +95,8 @@ class Calls:
                 with self._guard:
                     modules, calls, fixed = self._opened or self._open()
                     return run(modules, calls[name], bank, *args, **fixed)
+            except Unavailable:
+                raise
             except Exception as exc:  # A driver raises anything that its client library raises.
                 error = self.error(name, bank, args[0] if args else None, exc)
                 if not isinstance(error, Undecodable):
@@ -100,7 +106,7 @@ class Calls:
                     continue
                 if isinstance(error, Outage):
                     self._given_up = time.monotonic()
-                raise error from exc
+                raise error from None  # it says all, and Salt prints tracebacks to whoever runs a command
 
     def error(self, name: str, bank: str, key: object, exc: Exception) -> SaltCacheError:
         """Return the error that says that ``name`` failed: an Outage, Undecodable, or another SaltCacheError."""
@@ -125,7 +131,7 @@ class Calls:
         try:
             calls = {name: modules[f"{self.name}.{name}"].func for name in names}
         except KeyError as exc:
-            raise SaltCacheError(f"The cache driver {self.name!r} is not available: {exc} is missing") from exc
+            raise Unavailable(f"cache: {self.name} is not available: {exc} is missing") from None
         # As salt.cache.Cache does it.
         arguments = f"{self.name}.init_kwargs"
         fixed = modules[arguments]({"cachedir": self._opts["cachedir"]}) if arguments in modules else {}

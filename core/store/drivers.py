@@ -19,7 +19,7 @@ import salt.utils.msgpack
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import LOADS, OF_JOBS, RETURNS
-from saltext.jobs.core.disk.job_summary import JobTally
+from saltext.jobs.core.disk.job_summary import JobTally, Named
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.store.calling import Calls, Outage, Undecodable
 
@@ -197,12 +197,8 @@ class Driver(Calls):
         """
         return None
 
-    def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, JobTally]:
-        """
-        Return the tallies of those jobs for which they are known without a search.
-
-        :param minion: the minion of ``JobTally.of_minion``.
-        """
+    def tallies(self, jids: Sequence[str], named: Named | None) -> Mapping[str, JobTally]:
+        """Return the tallies of those jobs for which they are known without a search; ``named`` is that of ``tally_of``."""
         return {}
 
 

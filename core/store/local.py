@@ -53,7 +53,7 @@ class Local(Driver):
         try:
             return _CALLS[name](f"{self.folder}/{bank}", *args)
         except Exception as exc:  # msgpack raises many kinds for a broken file
-            raise self.error(name, bank, args[0] if args else None, exc) from exc
+            raise self.error(name, bank, args[0] if args else None, exc) from None
 
 
 def _read(folder: str, key: str) -> Any:

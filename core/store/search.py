@@ -10,6 +10,7 @@ the last result of each minion: when the minion last ran a function, and how tha
 from __future__ import annotations
 
 import fnmatch
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,15 +20,15 @@ import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
-from saltext.jobs.core.disk.job_summary import JobTally, has_failed, job_marks, tally_of
+from saltext.jobs.core.banks import MINIONS, RETURNS
+from saltext.jobs.core.disk.job_summary import JobTally, Named, has_failed, job_marks, tally_of
 from saltext.jobs.core.display.command import HIDDEN, published_words, shown
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import JOBS, KINDS, function_of, kind_of, retcode_of
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.options import kinds
 from saltext.jobs.core.store.drivers import LAST, Matches, Wanted, has_date
-from saltext.jobs.core.store.listing import describe, readable
+from saltext.jobs.core.store.listing import describe, loads
 from saltext.jobs.core.store.publication import ids_in
 from saltext.jobs.core.store.store import Store
 
@@ -67,6 +68,53 @@ class Query:
     #: ``next`` of the page before.
     after: str | None = None
 
+    @functools.cached_property
+    def wanted(self) -> Wanted:
+        """What an index can find. Several functions of a job are joined by commas."""
+        globs, kind = _globs(self.functions), self.kind
+
+        def is_wanted(fun: str) -> bool:
+            if kind != ALL and kind_of(fun) != kind:
+                return False
+            return globs is None or any(globs(name) for name in (fun, *fun.split(",")))
+
+        by_function = None if globs is None and kind == ALL else is_wanted
+        return Wanted(by_function, _globs(self.users), self.minion, self.outcome == "failed")
+
+    def fits(self, load: Mapping[str, Any]) -> bool:
+        """Tell whether a load matches by function, user, target and metadata."""
+        fun, user = job_marks(load)
+        targets, tgt = _globs(self.targets), load.get("tgt")
+        if (self.wanted.fun and not self.wanted.fun(fun)) or (self.wanted.user and not self.wanted.user(user)):
+            return False
+        if targets and not any(targets(str(item)) for item in (tgt if isinstance(tgt, (list, tuple)) else [tgt])):
+            return False
+        metadata = _metadata(load)
+        return not self.metadata or any(
+            name in metadata and metadata[name] == value for name, value in self.metadata.items()
+        )
+
+    def is_met_by(self, tally: JobTally) -> bool:
+        """Tell whether a job with this tally has the outcome, on one of the minions if some are named."""
+        if self.minion is not None or self.minions:
+            return self.outcome in tally.of_named if self.outcome else bool(tally.of_named)
+        return self.outcome is None or getattr(tally, self.outcome) > 0
+
+
+def _globs(patterns: tuple[str, ...]) -> Matches | None:
+    if not patterns:
+        return None
+    return lambda value: any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
+
+
+def _metadata(load: Mapping[str, Any]) -> Mapping[str, Any]:
+    arg = load.get("arg")
+    for place in (load, load.get("kwargs"), *(arg if isinstance(arg, (list, tuple)) else ())):
+        if isinstance(place, Mapping) and isinstance(place.get("metadata"), Mapping):
+            found: Mapping[str, Any] = place["metadata"]
+            return found
+    return {}
+
 
 def search(store: Store, query: Query, sees: Sees = lambda load: True) -> dict[str, Any]:
     """
@@ -83,36 +131,32 @@ def search(store: Store, query: Query, sees: Sees = lambda load: True) -> dict[s
     """
     rows: list[dict[str, Any]] = []
     cursor, most = "", min(query.limit + 1, _AT_ONCE)  # at first only as many as may suffice
-    found = _places(store, query)
+    found, globs = _places(store, query), _globs(query.minions)
+    named = query.minion if globs is None else lambda key: globs(store.decode(key))
     while some := list(itertools.islice(found, most)):
         orders = {key: order for order, key in some}
-        for key, row in _matching(store, query, list(orders), sees):
+        tallies = store.driver.tallies(list(orders), named)
+        for key, load in loads(store, [key for key in orders if key not in tallies or query.is_met_by(tallies[key])]):
+            if not query.fits(load):
+                continue
+            tally = tallies.get(key) or count_all(store, key, named)
+            if not query.is_met_by(tally):
+                continue
             if len(rows) == query.limit:  # there is one more than the limit
                 return {"jobs": rows, "next": cursor}
-            rows.append(row)
-            cursor = _cursor(orders[key], key)
+            rows.append(_row(store, key, load, tally, sees(load)))
+            cursor = key if orders[key] == key else f"{orders[key]}/{key}"
         most = _AT_ONCE
     return {"jobs": rows, "next": None}
 
 
-def loads(store: Store, query: Query) -> Iterator[tuple[str, dict[str, Any]]]:
-    """
-    Yield (key, load) of the jobs that match by function, target, user, time, kind and metadata, newest first.
-
-    :raises SaltCacheError: if the store cannot be read.
-    """
-    found = _places(store, query)
-    while some := list(itertools.islice(found, _AT_ONCE)):
-        keys = [key for _, key in some]
-        known = dict(readable(store, LOADS, keys))
-        for key in keys:
-            load = known.get(key)
-            if isinstance(load, dict) and load and _fits(query, load):
-                yield key, load
-
-
-def _cursor(order: str, key: str) -> str:
-    return key if order == key else f"{order}/{key}"
+def _places(store: Store, query: Query) -> Iterator[tuple[str, str]]:
+    """Yield (sort key, key) of the loads that may match, newest first."""
+    low = "" if query.start is None else jid_at(query.start)
+    high = LAST if query.end is None else jid_at(query.end) + LAST
+    before = (LAST, "") if query.after is None else _place(query.after)
+    found = store.driver.places(low, min(high, before[0]), query.wanted)
+    return (place for place in found if place < before)
 
 
 def _place(cursor: str) -> tuple[str, str]:
@@ -124,108 +168,18 @@ def _place(cursor: str) -> tuple[str, str]:
     return order, key or order
 
 
-def _places(store: Store, query: Query) -> Iterator[tuple[str, str]]:
-    """Yield (sort key, key) of the loads that may match, newest first."""
-    low = "" if query.start is None else jid_at(query.start)
-    high = LAST if query.end is None else jid_at(query.end) + LAST
-    before = (LAST, "") if query.after is None else _place(query.after)
-    wanted = Wanted(_of_function(query), _globs(query.users), query.minion, query.outcome == "failed")
-    found = store.driver.places(low, min(high, before[0]), wanted)
-    return (place for place in found if place < before)
-
-
-def _globs(patterns: tuple[str, ...]) -> Matches | None:
-    if not patterns:
-        return None
-    return lambda value: any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
-
-
-def _functions(patterns: tuple[str, ...]) -> Matches | None:
-    """As ``_globs``, for functions: those of a job with several are joined by commas."""
-    matches = _globs(patterns)
-    return matches and (lambda value: any(matches(name) for name in (value, *value.split(","))))
-
-
-def _of_function(query: Query) -> Matches | None:
-    matches = _functions(query.functions)
-    if query.kind == ALL:
-        return matches
-    return lambda value: kind_of(value) == query.kind and (matches is None or matches(value))
-
-
-def _matching(store: Store, query: Query, keys: list[str], sees: Sees) -> Iterator[tuple[str, dict[str, Any]]]:
-    tallies = store.driver.tallies(keys, query.minion)
-    named = _globs(query.minions)
-    keys = [key for key in keys if key not in tallies or _is_asked_for(query, tallies[key])]
-    for key, load in readable(store, LOADS, keys):
-        if not isinstance(load, dict) or not load or not _fits(query, load):
-            continue
-        if named and not _is_of_minions(store, key, named, query.outcome):
-            continue
-        tally = tallies.get(key) or count_all(store, key, query.minion)
-        if _is_asked_for(query, tally):
-            yield key, _row(store, key, load, tally, sees(load))
-
-
-def _fits(query: Query, load: dict[str, Any]) -> bool:
-    fun, user = job_marks(load)
-    functions, users, targets = _of_function(query), _globs(query.users), _globs(query.targets)
-    if (functions and not functions(fun)) or (users and not users(user)):
-        return False
-    tgt = load.get("tgt")
-    if targets and not any(targets(str(item)) for item in (tgt if isinstance(tgt, (list, tuple)) else [tgt])):
-        return False
-    metadata = _metadata(load)
-    return not query.metadata or any(
-        name in metadata and metadata[name] == value for name, value in query.metadata.items()
-    )
-
-
-def _metadata(load: dict[str, Any]) -> Mapping[str, Any]:
-    kwargs, arg = load.get("kwargs"), load.get("arg")
-    places = [load, kwargs, *(arg if isinstance(arg, (list, tuple)) else ())]
-    for place in places:
-        if isinstance(place, Mapping) and isinstance(place.get("metadata"), Mapping):
-            found: Mapping[str, Any] = place["metadata"]
-            return found
-    return {}
-
-
-def _is_asked_for(query: Query, tally: JobTally) -> bool:
-    if query.minion is not None:
-        return query.outcome in tally.of_minion if query.outcome else bool(tally.of_minion)
-    if query.outcome is None or query.minions:  # with minions, their outcome counts: see ``_is_of_minions``
-        return True
-    return {"returned": tally.returned, "failed": tally.failed, "missing": tally.missing}[query.outcome] > 0
-
-
-def _is_of_minions(store: Store, key: str, named: Matches, outcome: str | None) -> bool:
-    """Tell whether a job is for a matching minion, or has its return, and whether that minion has the outcome."""
-    (listed,) = store.driver.read_all([(MINIONS, key)])
-    bank = f"{RETURNS}/{key}"
-    returned = [name for name in store.keys(bank) if named(store.decode(name))]
-    meant = {store.key_of(minion) for minion in ids_in(listed) if named(minion)}
-    if outcome is None:
-        return bool(meant or returned)
-    if outcome == "failed":
-        found = store.driver.fetch_each(bank, returned)
-        return any(isinstance(record, SaltCacheError) or has_failed(record) for _, record in found)
-    return bool(returned) if outcome == "returned" else bool(meant.difference(returned))
-
-
-def count_all(store: Store, key: str, minion: str | None) -> JobTally:
+def count_all(store: Store, key: str, named: Named | None) -> JobTally:
     """Return the tally of a job by reading all of its records."""
     (listed,) = store.driver.read_all([(MINIONS, key)])
-    keys = map(store.key_of, ids_in(listed))
-    minions = {name for name in keys if name is not None}
+    minions = {name for name in map(store.key_of, ids_in(listed)) if name is not None}
     bank = f"{RETURNS}/{key}"
     failed: set[str] = set()
     returned: set[str] = set()
-    for name, record in store.driver.fetch_each(bank, store.keys(bank)):
+    for name, record in store.driver.fetch_each(bank):
         returned.add(name)
         if isinstance(record, SaltCacheError) or has_failed(record):
             failed.add(name)
-    return tally_of(minions, returned, failed, minion)
+    return tally_of(minions, returned, failed, named)
 
 
 def _row(store: Store, key: str, load: dict[str, Any], tally: JobTally, is_seen: bool) -> dict[str, Any]:
@@ -293,35 +247,33 @@ def last_results(
     :param sees: tells of which jobs the arguments are shown.
     :raises SaltCacheError: if the store cannot be read.
     """
-    found: dict[str, dict[str, Any]] = {minion: dict(_NOTHING) for minion in minions}
-    left = set(found)
-    for key, load in loads(store, query):
-        if not left:
-            break
-        jid, bank = store.decode(key), f"{RETURNS}/{key}"
-        keys = {minion: name for name in store.keys(bank) if (minion := store.decode(name)) in left}
-        about = {
-            "jid": jid,
-            "at": jid_time(jid),
-            "fun": function_of(load),
-            "arguments": published_words(load.get("arg")) if sees(load) else [HIDDEN],
-        }
-        for minion, result in _results(store, bank, keys).items():
-            found[minion].update(about, **result)
-        left.difference_update(keys)
-        (listed,) = store.driver.read_all([(MINIONS, key)])
-        for minion in left.intersection(ids_in(listed)):
-            found[minion]["missed"] = found[minion]["missed"] or jid
-    return {minion: found[minion] for minion in sorted(found)}
-
-
-def _results(store: Store, bank: str, keys: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {minion: {"outcome": UNREADABLE, "retcode": None} for minion in keys}
-    names = {name: minion for minion, name in keys.items()}
-    wanted = list(names)
-    for start in range(0, len(wanted), _RETURNS_AT_ONCE):
-        for name, record in store.driver.fetch_each(bank, wanted[start : start + _RETURNS_AT_ONCE]):
-            if isinstance(record, Mapping):
-                code = retcode_of(record)
-                found[names[name]] = {"outcome": FAILED if code else SUCCEEDED, "retcode": code}
+    found: dict[str, dict[str, Any]] = {minion: dict(_NOTHING) for minion in sorted(minions)}
+    places, left = _places(store, query), set(found)
+    while left and (some := list(itertools.islice(places, _AT_ONCE))):
+        for key, load in loads(store, [key for _, key in some]):
+            if not left or not query.fits(load):
+                continue
+            jid, bank = store.decode(key), f"{RETURNS}/{key}"
+            about = {
+                "jid": jid,
+                "at": jid_time(jid),
+                "fun": function_of(load),
+                "arguments": published_words(load.get("arg")) if sees(load) else [HIDDEN],
+            }
+            names = [name for name in store.keys(bank) if store.decode(name) in left]
+            for name, result in _results(store, bank, names):
+                found[store.decode(name)].update(about, **result)
+            left.difference_update(map(store.decode, names))
+            (listed,) = store.driver.read_all([(MINIONS, key)])
+            for minion in left.intersection(ids_in(listed)):
+                found[minion]["missed"] = found[minion]["missed"] or jid
     return found
+
+
+def _results(store: Store, bank: str, names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for start in range(0, len(names), _RETURNS_AT_ONCE):
+        part = names[start : start + _RETURNS_AT_ONCE]
+        returns = dict(store.driver.fetch_each(bank, part))
+        for name in part:
+            code = retcode_of(returns[name]) if isinstance(returns.get(name), Mapping) else None
+            yield name, {"outcome": UNREADABLE if code is None else FAILED if code else SUCCEEDED, "retcode": code}

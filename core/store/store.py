@@ -30,7 +30,6 @@ from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import JobCacheSettings
 from saltext.jobs.core.site import FileSite, LogWriter, site_of
-from saltext.jobs.core.sqlite import OPTIONS as SQLITE
 from saltext.jobs.core.store.calling import loading
 from saltext.jobs.core.store.drivers import Driver, Mmap
 from saltext.jobs.core.store.keys import Keys, are_plain, plain
@@ -47,15 +46,17 @@ _DRIVERS: dict[str, type[Driver]] = {
     "sqlite": Sqlite,
     "postgresql": Postgresql,
 }
-#: The stores of this process, with their options, by the ``id()`` of these options: Salt has several copies of them.
-_STORES: dict[int, tuple[Any, Store]] = {}
+#: The stores of this process by what makes them different, and by the ``id()`` of options: Salt has several copies of these.
+_STORES: dict[tuple[int, bytes], Store] = {}
+_KNOWN: dict[int, tuple[Any, Store]] = {}
 _MOST_STORES = 8
 #: Set in the options of the recorder's returners: what they store was stored in the job cache before, and is no news.
 COPY = "__saltext_jobs_copy"
-#: Options that matter with every driver; those of drivers that keep files; and what those of the other drivers begin with.
-_OWN = ("salt_cache", "cache", "cachedir", "id", "__role", COPY)
-_OF_FILES: dict[str, tuple[str, ...]] = {"localfs": (), "sqlite": SQLITE}
-_OF_LOADED = ("redis", "mysql", "etcd", "consul", "mmap_cache", "postgresql", "extension_modules", "module_dirs")
+#: What the options begin with that decide which driver is loaded and where it keeps its data.
+_DECISIVE = (
+    *("salt_cache", "cache", "id", "__role", COPY, "extension_modules", "module_dirs"),
+    *("sqlite", "postgresql", "redis", "mysql", "etcd", "consul", "mmap_cache"),
+)
 
 
 class Store:
@@ -63,17 +64,14 @@ class Store:
     The storage that ``cache:`` names. Its methods take keys, which :py:meth:`key` makes of ids.
 
     :param opts: the master's options.
-    :param driver: the driver; by default the one that the options name.
     """
 
-    def __init__(self, opts: Mapping[str, Any], driver: Driver | None = None) -> None:
-        #: The options that decide which driver is loaded and where it keeps its data.
-        self.settings = _settings(opts)
+    def __init__(self, opts: Mapping[str, Any]) -> None:
         self.pid = os.getpid()
         self.cachedir: str = opts["cachedir"]
         self._opts = opts
         name = opts.get("cache") or "localfs"
-        self.driver = driver or _DRIVERS.get(name, Driver)(opts)
+        self.driver = _DRIVERS.get(name, Driver)(opts)
         #: The driver itself, if it keeps all banks in one file of its own.
         self.file = self.driver if isinstance(self.driver, Sqlite) else None
         self.limits = _own_options(opts)
@@ -212,27 +210,25 @@ def store_of(opts: Any) -> Store:
 
     :param opts: from Salt's loader: the same object at each call, or a new one with the same settings.
     """
-    opts = compat.plain_opts(opts)
-    known = _STORES.get(id(opts))
-    pid = os.getpid()
-    if known is not None and known[0] is opts and known[1].pid == pid:
-        store = known[1]
-        if store.driver.name == (opts.get("cache") or "localfs") and store.cachedir == opts["cachedir"]:
-            return store
+    opts, pid = compat.plain_opts(opts), os.getpid()
+    known, store = _KNOWN.get(id(opts), (None, None))
+    here = (pid, opts.get("cache") or "localfs", opts["cachedir"])
+    if known is opts and store is not None and (store.pid, store.driver.name, store.cachedir) == here:
+        return store
+    # Some releases have immutable lists, which are equal to no list, but packed like one.
+    settings: bytes = salt.payload.dumps({name: opts[name] for name in sorted(opts) if name.startswith(_DECISIVE)})
     with loading():
         # Not shared across a fork: two processes must not use one connection.
-        others = [kept for _, kept in _STORES.values() if kept.pid == pid]
-        store = (_same(others, opts) if others else None) or Store(opts)
-        while len(_STORES) >= _MOST_STORES:
-            del _STORES[next(iter(_STORES))]
-        _STORES[id(opts)] = (opts, store)
+        store = _STORES.get((pid, settings)) or Store(opts)
+        _remember(_STORES, (pid, settings), store)
+        _remember(_KNOWN, id(opts), (opts, store))
         return store
 
 
-def _same(stores: Iterable[Store], opts: Mapping[str, Any]) -> Store | None:
-    """Return the one of some stores that was made with the same settings."""
-    wanted = _packed(_settings(opts))
-    return next((store for store in stores if _packed(store.settings) == wanted), None)
+def _remember(stores: dict[Any, Any], key: object, value: object) -> None:
+    while len(stores) >= _MOST_STORES:
+        del stores[next(iter(stores))]
+    stores[key] = value
 
 
 def _site(opts: Mapping[str, Any]) -> Site:
@@ -250,25 +246,6 @@ def _own_options(opts: Mapping[str, Any]) -> JobCacheSettings:
     except SettingsError as exc:
         log.error("The option salt_cache is ignored: %s", exc)
         return JobCacheSettings()
-
-
-def _settings(opts: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Return the options that decide which driver is loaded and where it keeps its data.
-
-    Those of a driver that keeps files are known by name: looking through hundreds of options would take a new process longer
-    than opening the files.
-    """
-    files = _OF_FILES.get(opts.get("cache") or "localfs")
-    if files is None:
-        return {name: opts[name] for name in sorted(opts) if name.startswith((*_OWN, *_OF_LOADED))}
-    return {name: opts[name] for name in (*_OWN, *files) if name in opts}
-
-
-def _packed(settings: dict[str, Any]) -> bytes:
-    """Return settings in a form that can be compared: some releases have immutable lists, which are equal to no list."""
-    packed: bytes = salt.payload.dumps(settings)
-    return packed
 
 
 # -- locks ----------------------------------------------------------------------------------------------------------------

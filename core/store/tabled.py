@@ -17,7 +17,7 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import LOADS, OF_JOBS, RETURNS
 from saltext.jobs.core.disk import stored
-from saltext.jobs.core.disk.job_summary import JobTally
+from saltext.jobs.core.disk.job_summary import JobTally, Named
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger import jobs, values
 from saltext.jobs.core.ledger.tables import Tables
@@ -136,8 +136,8 @@ class Tabled(Driver):
     def shown(self) -> Iterator[Shown]:
         return self._each(jobs.shown(self.tables), "list", LOADS)
 
-    def tallies(self, jids: Sequence[str], minion: str | None) -> Mapping[str, JobTally]:
-        return self.do("list", LOADS, jobs.tallies, jids, minion)
+    def tallies(self, jids: Sequence[str], named: Named | None) -> Mapping[str, JobTally]:
+        return self.do("list", LOADS, jobs.tallies, jids, named)
 
 
 def _found(tables: Tables, low: str, high: str, wanted: Wanted) -> Iterator[str]:

@@ -43,12 +43,12 @@ def master(opts):
         mminion.destroy()
 
 
-@pytest.fixture
-def opts_of_an_outage(opts):
-    """The same, with a job cache whose server is away."""
+@pytest.fixture(params=["postgresql", "sqllite"])
+def opts_of_an_outage(opts, request):
+    """The same, with a job cache whose server is away, or whose name is misspelt."""
     pytest.importorskip("psycopg")
     server = {"host": "127.0.0.1", "port": free_port(), "user": "salt", "db": "salt", "connect_timeout": 2}
-    return {**opts, "cache": "postgresql", "postgresql": server, "job_cache_store_endtime": False}
+    return {**opts, "cache": request.param, "postgresql": server, "job_cache_store_endtime": False}
 
 
 def call(master, function, *args, **kwargs):
