@@ -140,7 +140,7 @@ class Both(World):
             restarted=lambda since: {name for name, at in since.items() if self.minions[name].started_at >= at},
             acks=self.acks,
             keep=0.0,
-            is_takeover=False,
+            is_takeover=bool(self.graves),
         )
         self.batches = BatchShell(ports, self.batch_settings)
         self.batches.start()

@@ -19,15 +19,6 @@ def bench(tmp_path):
         yield bench
 
 
-def test_a_batch_runs_to_its_end_and_says_so(bench):
-    assert bench.begin("abcd", "2")["state"] == "running"
-    batch = bench.end()
-    assert (batch.state, batch.success) == ("complete", True)
-    assert bench.bus.kinds() == ["new", "complete"]
-    assert bench.master.most == 2
-    assert bench.master.jobs()[0] == "ab"
-
-
 def test_progress_is_announced_at_most_once_a_second(tmp_path):
     with ShellBench(tmp_path, [FakeMinion(f"m{number:02d}", 0.2) for number in range(60)]) as bench:
         bench.begin(batch="1")

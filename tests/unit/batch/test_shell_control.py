@@ -111,9 +111,6 @@ def test_a_job_that_was_told_to_end_counts_as_what_it_returns(tmp_path, retcode,
         assert (bench.states(), bench.batch().outcomes["a"][2]) == ({"a": state}, retcode)
 
 
-# -- windows -----------------------------------------------------------------------------------------------------------
-
-
 # -- checks ------------------------------------------------------------------------------------------------------------
 
 

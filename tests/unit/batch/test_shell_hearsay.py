@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.faults import full_disk
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 
 
@@ -111,3 +112,15 @@ def test_whatever_is_forged_and_whatever_fails_the_record_is_what_minions_have_s
         assert bench.master.most <= 2
         assert all(len(minion.begun) == 1 for minion in minions)
         assert not bench.bus.errors
+
+
+def test_if_the_log_lacks_returns_the_job_cache_is_read_once(tmp_path, caplog):
+    with ShellBench(tmp_path, [FakeMinion(name, seconds=2) for name in "abcd"], logged=True) as bench:
+        bench.begin("abcd", "4", presence="none", timeout=600.0)
+        bench.run(1)
+        with full_disk():
+            bench.run(1.5)
+        bench.run(2)
+        assert set(bench.states().values()) == {"completed"}
+        assert len(bench.master.cache.looked) <= 2
+        assert sum("may lack records" in line for line in caplog.messages) == 1
