@@ -76,8 +76,12 @@ def redeem(opts: Mapping[str, Any], named: Any, site: Site | None = None) -> tup
     return (jid if leads else None), origin
 
 
+def local_key(opts: Mapping[str, Any]) -> str:
+    """Return Salt's key for local clients, which each start of the master makes anew. :raises OSError:"""
+    with open(os.path.join(opts["cachedir"], f".{opts.get('user', 'root')}_key"), encoding="utf-8") as stream:
+        return stream.read()
+
+
 def _seal(opts: Mapping[str, Any], jid: str, origin: str, epoch: str, until: str) -> str:
-    user = str(opts.get("user", "root"))
-    with open(os.path.join(opts["cachedir"], f".{user}_key"), "rb") as stream:
-        key = stream.read()
-    return hmac.new(key, f"saltext.jobs {jid} {origin} {epoch} {until}".encode(), hashlib.sha256).hexdigest()
+    told = f"saltext.jobs {jid} {origin} {epoch} {until}"
+    return hmac.new(local_key(opts).encode(), told.encode(), hashlib.sha256).hexdigest()
