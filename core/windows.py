@@ -161,12 +161,7 @@ def is_open(week: Week, now: float, tz: datetime.tzinfo | None) -> bool:
 
 
 def next_period(week: Week, after: float, tz: datetime.tzinfo | None) -> Period:
-    """
-    Return the next time in which windows are open without a break, or the present one.
-
-    :param after: Unix time; if a window is open then, the period begins there.
-    :param tz: the zone whose clock counts.
-    """
+    """Return the next time in which windows are open without a break; if one is open at ``after``, from then on."""
     opens = after if is_open(week, after, tz) else _next_change(week, _OPEN, after, tz)
     return Period(opens, _next_change(week, _SHUT, opens, tz) if _SHUT in week else None)
 

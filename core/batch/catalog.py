@@ -92,7 +92,7 @@ class Catalog:
             self._told.setdefault(batch.spec.jid, {})[minion] = {"since": since, "why": why}
 
     def need(self, jid: str) -> Batch:
-        """Return a batch of ours. :raises Refused: if there is none."""
+        """As ``ours``. :raises Refused: also if there is none."""
         batch = self.ours(jid)
         if batch is None:
             raise Refused(f"{jid} is no batch of the batch_manager engine; salt-run batch.list shows the batches")
@@ -104,10 +104,9 @@ class Catalog:
 
     def need_native(self, jid: str) -> dict[str, Any]:
         """Return the state of a batch of Salt 3008's own. :raises Refused: if there is none that can be read."""
-        state = self.native(jid)
-        if state is None:
-            raise Refused(f"{jid} is no batch; salt-run batch.list shows the batches")
-        return state
+        if state := self.native(jid):
+            return state
+        raise Refused(f"{jid} is no batch; salt-run batch.list shows the batches")
 
     def find(self, jid: str) -> tuple[Summary, Minions]:
         """Return the summary and the minions of a batch. :raises Refused: if there is none."""
@@ -168,13 +167,8 @@ def chooser(
     state: str | None, fun: Sequence[str], user: Sequence[str], start: float | None, end: float | None
 ) -> Callable[[Summary], bool]:
     """
-    Return a filter of batches.
-
-    :param state: the state, or the word for it.
-    :param fun: globs of functions; none for all.
-    :param user: globs of users; none for all.
-    :param start: Unix time of the earliest start.
-    :param end: Unix time of the latest start.
+    Return a filter of batches: by the state, or the word for it; by globs of functions and users, if there are any; and by
+    the Unix time of the start.
     """
 
     def fits(value: Any, globs: Sequence[str]) -> bool:

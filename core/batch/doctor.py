@@ -18,11 +18,7 @@ from saltext.jobs.core.options.engines import BatchSettings
 
 
 def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Return the result of ``batch.doctor``.
-
-    :param opts: the master's options.
-    """
+    """Return the result of ``batch.doctor``."""
     store = BatchStore(opts)
     aside = store.jids(Kind.ASIDE)
 

@@ -29,22 +29,18 @@ class Tally:
         self.batches = dict.fromkeys(OVER, 0)
         self.minions = Counter(dict.fromkeys((outcome.value for outcome in Outcome), 0))
 
-    def look(self, batches: Collection[Batch]) -> None:
-        """Count the minions that have ended since the last look. :param batches: the batches that have not ended."""
-        for batch in batches:
-            self._count(batch)
-
-    def add(self, batch: Batch) -> None:
-        """Count an ended batch, and the rest of its minions."""
-        self.batches[batch.state] += 1
-        self._count(batch)
-        del self._counted[batch.spec.jid]
-
-    def _count(self, batch: Batch) -> None:
+    def look(self, batch: Batch) -> None:
+        """Count the minions of a batch that have ended since the last look."""
         counts = Counter({outcome.value: batch.counts[outcome] for outcome in Outcome})
         known = self._counted.get(batch.spec.jid, counts if batch.created < self._since else Counter())
         self.minions.update(counts - known)  # fewer than before: a lost minion has returned after all
         self._counted[batch.spec.jid] = counts | known
+
+    def add(self, batch: Batch) -> None:
+        """Count an ended batch, and the rest of its minions."""
+        self.look(batch)
+        self.batches[batch.state] += 1
+        del self._counted[batch.spec.jid]
 
 
 def _state_of(batch: Batch) -> str:
@@ -56,15 +52,9 @@ def _state_of(batch: Batch) -> str:
 
 
 def figures(batches: Collection[Batch], tally: Tally, now: float, limit: int | None = None) -> Figures:
-    """
-    Return the figures.
-
-    :param batches: the batches that have not ended.
-    :param tally: counts the minions that have ended.
-    :param now: Unix time.
-    :param limit: how many minions may be in flight over all batches; None for any number.
-    """
-    tally.look(batches)
+    """Return the figures of the batches that have not ended, and of ``tally``. :param limit: ``max_in_flight``."""
+    for batch in batches:
+        tally.look(batch)
     states = [_state_of(batch) for batch in batches]
     running = (batch for batch, state in zip(batches, states, strict=True) if state == "running")
     found: Figures = {

@@ -31,15 +31,22 @@ from saltext.jobs.core.options.engines import BatchSettings
 _TOKEN_EXPIRE = 43200.0
 
 
+def _load(fun: str, arg: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}
+
+
+def _loads_of(spec: Spec) -> list[dict[str, Any]]:
+    """Return what a batch publishes: its job, and its check if that is a function on the minions."""
+    check = spec.check
+    checks = [_load(check["fun"], check["arg"], check["kwargs"])] if check.get("kind") == "function" else []
+    return [_load(spec.fun, spec.arg, spec.kwargs), *checks]
+
+
 # -- what the engine asks: the rights of a batch's owner ----------------------------------------------------------------
 
 
 class Permission:
-    """
-    :param opts: the master's options.
-    :param settings: the engine's.
-    :param wall: returns Unix time.
-    """
+    """The rights of the owners of batches. :param wall: returns Unix time."""
 
     def __init__(self, opts: Mapping[str, Any], settings: BatchSettings, wall: Callable[[], float] = time.time) -> None:
         self._opts, self._access, self._settings, self._wall = opts, Access(opts), settings, wall
@@ -62,17 +69,13 @@ class Permission:
         if who.kind == PEER_RUN:
             allowed = who.name in self._settings.allow_peers
             return "" if allowed else f"the minion {who.name} is not among allow_peers any more"
-        check = spec.check
-        jobs = [(spec.fun, spec.arg, spec.kwargs)]
-        if check.get("kind") == "function":
-            jobs.append((check["fun"], check["arg"], check["kwargs"]))
-        for fun, arg, kwargs in jobs:
-            load = {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}
+        for load in _loads_of(spec):
             standing = self._access.of_identity(who, load, minions)
             if standing.denied:
-                return f"{who.name} may not publish {fun} to {len(standing.denied)} of its minions any more"
+                return f"{who.name} may not publish {load['fun']} to {len(standing.denied)} of its minions any more"
             if standing.unsure and self._wall() - who.at > self._trusted:
                 return next(iter(standing.unsure.values()))
+        check = spec.check
         if check.get("kind") == "runner":
             arg, kwargs = salt.utils.args.parse_input(list(check["arg"]), condition=False)
             grants = self.limits(spec).get("grants")
@@ -81,11 +84,7 @@ class Permission:
         return ""
 
     def limits(self, spec: Spec) -> dict[str, Any]:
-        """
-        Return the limits of a runner function that is called for a batch's owner, with the current access list.
-
-        :raises Exception: as ``lacking``.
-        """
+        """Return the limits of a runner function that is called for a batch's owner. :raises Exception: as ``lacking``."""
         who = Identity.from_record(spec.owner)
         lists = None if who is None or who.kind in (MASTER, PEER_RUN) else self._access.lists_of(who)
         if who is None or lists is None:
@@ -124,8 +123,7 @@ class CallerRights:
         named_as: str = "all of these minions",
     ) -> None:
         """Refuse a caller who may not run this function on the minions; the refusal calls them ``named_as``."""
-        load = {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}
-        self._permit_load(load, minions, named_as)
+        self._permit_load(_load(fun, arg, kwargs), minions, named_as)
 
     def _permit_load(self, load: Mapping[str, Any], minions: Iterable[str], named_as: str) -> None:
         self.require_allowed_peer()
@@ -140,12 +138,10 @@ class CallerRights:
 
     def permit_batch(self, spec: Spec, minions: tuple[str, ...]) -> None:
         """Refuse a caller who lacks the right to a batch's job on these minions, or to its check."""
-        named_as, check = f"all minions of batch {spec.jid}", spec.check
-        self.permit(spec.fun, spec.arg, spec.kwargs, minions, named_as)
-        if check.get("kind") == "function":
-            self.permit(check["fun"], check["arg"], check["kwargs"], minions, named_as)
-        elif check.get("kind") == "runner":
-            self.permit_runner(check["fun"], check["arg"])
+        for load in _loads_of(spec):
+            self._permit_load(load, minions, f"all minions of batch {spec.jid}")
+        if spec.check.get("kind") == "runner":
+            self.permit_runner(spec.check["fun"], spec.check["arg"])
 
     def permit_control(self, batch: Batch | None = None) -> None:
         """Refuse a minion that ``allow_peers`` does not name; with ``batch``, also anyone who may not run its job."""

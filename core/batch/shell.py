@@ -275,18 +275,15 @@ class BatchShell:
 
     def _adopt_all(self) -> bool:
         """Take in the batches that are on the disk: all, or none if one cannot be read now."""
-        found = [self._read(jid) for jid in self._ports.store.jids(Kind.OPEN)]
+        found, store = [], self._ports.store
+        for jid in store.jids(Kind.OPEN):
+            try:
+                found.append(store.load(jid))
+            except StateError as exc:
+                store.set_aside(jid)
+                log.error("Batch %s is set aside and the others go on: %s", jid, exc)
         self._adopted = {self._take_in(batch) for batch in found if batch is not None}
         return True
-
-    def _read(self, jid: str) -> Batch | None:
-        store = self._ports.store
-        try:
-            return store.load(jid)
-        except StateError as exc:
-            store.set_aside(jid)
-            log.error("Batch %s is set aside and the others go on: %s", jid, exc)
-            return None
 
     def _forget_old(self) -> None:
         now = self._ports.wall()

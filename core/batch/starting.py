@@ -7,14 +7,13 @@ Each option is listed once, with the function that reads it. The Spec has the de
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import itertools
 import json
 import shlex
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import salt.loader
 import salt.utils.args
@@ -309,13 +308,8 @@ def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
 _NOT_AGAIN = ("start_at", "check")
 
 
-@dataclasses.dataclass(frozen=True)
-class Before:
-    """An earlier request, in the form of ``batch.start``."""
-
-    tgt: Any
-    fun: str
-    options: Mapping[str, Any]
+#: An earlier request, in the form of ``batch.start``: target, function, and options.
+Before: TypeAlias = tuple[Any, str, Mapping[str, Any]]
 
 
 def of_batch(spec: Spec) -> Before:
@@ -324,7 +318,7 @@ def of_batch(spec: Spec) -> Before:
     if spec.check:
         told["check"] = _check_of(spec.check)
     job = {"tgt_type": spec.tgt_type, "arg": list(spec.arg), "kwarg": dict(spec.kwargs)}
-    return Before(spec.tgt, spec.fun, {**told, **spec.options, **job})
+    return spec.tgt, spec.fun, {**told, **spec.options, **job}
 
 
 def of_job(jid: str, load: Mapping[str, Any]) -> Before:
@@ -341,7 +335,7 @@ def of_job(jid: str, load: Mapping[str, Any]) -> Before:
     kwargs = load.get("kwargs")
     metadata = kwargs.get("metadata") if isinstance(kwargs, Mapping) else None
     found = {"tgt_type": load.get("tgt_type"), "ret": load.get("ret") or None, "metadata": metadata or None}
-    return Before(load.get("tgt"), fun, {**found, "arg": arg, "kwarg": kwarg})
+    return load.get("tgt"), fun, {**found, "arg": arg, "kwarg": kwarg}
 
 
 def asked_again(
@@ -352,7 +346,8 @@ def asked_again(
 
     Arguments are not taken over for another function, nor the target type for another target.
     """
-    taken = dict(before.options)
+    old_tgt, old_fun, old_options = before
+    taken = dict(old_options)
     if tgt is not None:
         taken.pop("tgt_type", None)
     if fun is not None:
@@ -360,8 +355,12 @@ def asked_again(
     kwarg = {name: value for name, value in taken.pop("kwarg").items() if name not in given}
     if isinstance(given.get("kwarg"), Mapping):
         kwarg.update(given["kwarg"])
-    options = {**taken, **given, "kwarg": kwarg}
-    return (before.tgt if tgt is None else tgt), (before.fun if fun is None else fun), args, options
+    return (
+        (old_tgt if tgt is None else tgt),
+        (old_fun if fun is None else fun),
+        args,
+        {**taken, **given, "kwarg": kwarg},
+    )
 
 
 def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -> Spec:

@@ -1,10 +1,9 @@
-"""
-Batches on the disk: their rows in the database.
-"""
+"""Batches on the disk: their rows in the database."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -30,15 +29,19 @@ from saltext.jobs.core.site import site_of
 #: Seconds for which the rows of a batch that cannot be read are kept for inspection.
 KEPT_ASIDE = 30 * 86400.0
 
-
 #: Requests to other engines: by engine and id.
 Asks: TypeAlias = dict[tuple[str, str], bytes]
 
 
+#: A reason may hold anything that a library says, and a retcode any number that a minion says.
+_packed = functools.partial(msgpack.packb, default=str, unicode_errors="surrogatepass")
+_unpacked = functools.partial(msgpack.unpackb, strict_map_key=False, unicode_errors="surrogatepass")
+
+
 def ask_of(batch: Batch, minions: Sequence[str]) -> Asks:
     """Return the request that the retry queue take minions over."""
-    request: dict[str, Any] = {"do": "enqueue", "batch": True, "jid": batch.spec.jid, "minions": list(minions)}
-    request["reason"] = "away when its batch ended"
+    request = {"do": "enqueue", "batch": True, "jid": batch.spec.jid, "minions": list(minions)}
+    request |= {"reason": "away when its batch ended"}
     return {(JOB_RETRY, requests.new_id()): salt.payload.dumps(request)}
 
 
@@ -55,16 +58,6 @@ def change_of(batch: Batch, asks: Asks | None = None) -> Change:
     batch.touched.clear()
     kind = Kind.ENDED if batch.closed else Kind.OPEN
     return Change(batch.spec.jid, kind, lambda: salt.payload.dumps(batch.spec.as_dict()), row, parts, asked)
-
-
-def _packed(value: Any) -> bytes:
-    # A reason may hold anything that a library says, and a retcode any number that a minion says.
-    body: bytes = msgpack.packb(value, default=str, unicode_errors="surrogatepass")
-    return body
-
-
-def _unpacked(body: bytes) -> Any:
-    return msgpack.unpackb(body, strict_map_key=False, unicode_errors="surrogatepass")
 
 
 class BatchStore:

@@ -45,19 +45,16 @@ class Display:
 
     def __init__(self, stream: TextIO, returns: Returns | None = None) -> None:
         self._returns = returns or (lambda names: iter(()))
-        self._stream = stream
-        self._live = terminal.is_terminal(stream)
-        self._told: set[str] = set()
-        self._waits = ""
-        self._last = ""
+        self._stream, self._live = stream, terminal.is_terminal(stream)
+        self._told: set[str] = set()  # the minions that were named
+        self._waits = self._last = ""
 
     def show(self, summary: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]]) -> None:
         """Show the state of a batch, why it waits, and what has failed since the last call."""
         self._tell_of(minions)
-        waits = waiting_line(summary)
-        if waits and waits != self._waits:
-            self._line(waits)
-        self._waits = waits
+        before, self._waits = self._waits, waiting_line(summary)
+        if self._waits and self._waits != before:
+            self._line(self._waits)
         # Pace and forecast change all the time: a terminal redraws them, but they are not worth a new line.
         width = terminal.width_of_terminal(self._stream) - 1 if self._live else None
         shown = summary if self._live else {**summary, "rate": None, "eta_seconds": None, "created": None}
@@ -65,8 +62,7 @@ class Display:
         if text == self._last:
             return
         if self._live:
-            self._stream.write(f"{_ANEW}{text}")
-            self._stream.flush()
+            self._write(text)
         else:
             self._line(f"{text}{_elapsed(summary)}")
         self._last = text
@@ -95,10 +91,13 @@ class Display:
                 self._line(f"and {len(names) - len(few):,} more: {what}")
 
     def _line(self, text: str) -> None:
-        self._stream.write(f"{_ANEW if self._live else ''}{clean(text)}\n")
-        self._stream.flush()
+        self._write(f"{clean(text)}\n")
         if self._live:
             self._last = ""
+
+    def _write(self, text: str) -> None:
+        self._stream.write(f"{_ANEW if self._live else ''}{text}")
+        self._stream.flush()
 
 
 def waiting_line(summary: Mapping[str, Any]) -> str:
