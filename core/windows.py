@@ -173,11 +173,9 @@ def longest_break(week: Week) -> float:
 
 def next_opening(start_at: float | None, window: str, timezone: str, now: float) -> Period:
     """
-    Return the next time in which work may begin, or the present one.
+    Return the next time in which work may begin, or the present one: not before ``start_at``, and within ``window``. Empty
+    stands for any time, and for the time zone of this machine.
 
-    :param start_at: not before that Unix time; None for at once.
-    :param window: as ``parse_windows`` takes it; empty for any time.
-    :param timezone: as ``find_zone`` takes it; empty for this machine's.
     :raises ValueError: when a window or a zone cannot be understood (any more).
     """
     after = max(now, start_at or now)

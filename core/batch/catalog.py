@@ -38,7 +38,6 @@ Owed = Callable[[str], Mapping[str, tuple[bool, float, str]]]
 
 class Catalog:
     """
-    :param opts: the master's options.
     :param sees: tells of which loads the arguments are shown.
     :param owed: looks into the retry queue. :raises OSError:
     """

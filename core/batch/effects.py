@@ -371,11 +371,10 @@ async def call_runner(
     """
     Call a runner function of this master. Returns its value, and True or the reason why it did not succeed.
 
-    A runner blocks, may hang, and has a loop of its own. So it runs in a process of its own, which never outlives its time.
+    A runner blocks, may hang, and has a loop of its own. So it runs in a process of its own, which is killed after
+    ``timeout`` seconds.
 
-    :param timeout: seconds after which the process is killed.
     :param on_behalf: the limits on our own runners there, as ``Caller.limits``; empty for no limits.
-    :param python: the interpreter, which must have Salt.
     """
     conf_file = str(opts.get("conf_file") or "/etc/salt/master")
     asked = {"conf_file": conf_file, "limits": dict(on_behalf or {}), "fun": fun, "words": list(words)}

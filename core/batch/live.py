@@ -95,12 +95,7 @@ class Ports:
 
 
 class Live:
-    """
-    :param batch: the machine.
-    :param ports: the ports to the world.
-    :param turns: writes what the batch takes, and performs its effects.
-    :param room: divides the room among batches.
-    """
+    """A batch under way."""
 
     def __init__(self, batch: Batch, ports: Ports, turns: Turns, room: Sharing) -> None:
         self.batch, self.jid = batch, batch.spec.jid
@@ -161,7 +156,8 @@ class Live:
 
 class Turns:
     """
-    :param ports: the ports to the world.
+    Writes what batches take, and has their effects performed.
+
     :param perform: carries out effects of a batch, also none, once all before is durable; it must not raise.
     :param position: returns the place in the log up to which batches have taken it; it is written with what they took.
     """
@@ -270,7 +266,6 @@ class Sharing:
     leaves, even if minions are in flight that were not given.
 
     :param limit: how many minions may be in flight; None for any number, and then nothing is shared.
-    :param ports: the ports to the world.
     :param lives: by jid, the batches under way. All that have minions in flight must be there before the first one takes a
         fact.
     """

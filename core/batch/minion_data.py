@@ -37,9 +37,8 @@ class MinionDataUnreadable(JobsError):
 
 def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float]) -> frozenset[str]:
     """
-    Return the minions whose process may have started since a given time: they have fetched their pillar since.
+    Return the minions of ``{minion: Unix time}`` whose process may have started since: they have fetched their pillar.
 
-    :param since: ``{minion: Unix time}``.
     :raises MinionDataUnreadable: if the cache fails.
     """
     written = _read(opts, compat.minion_data_written, since)

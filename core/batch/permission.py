@@ -98,10 +98,8 @@ class Permission:
 
 class CallerRights:
     """
-    What the caller of the runner may do with batches. Each method raises Refused, which names the missing right.
-
-    :param opts: the master's options.
-    :raises Refused: where the engine's options are wrong.
+    What the caller of the runner may do with batches. Each method raises Refused, which names the missing right; so does
+    this, where the engine's options are wrong.
     """
 
     def __init__(self, opts: Mapping[str, Any], who: Caller) -> None:

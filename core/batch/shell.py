@@ -42,13 +42,7 @@ T = TypeVar("T")
 
 
 class BatchShell:
-    """
-    An engine.App, the Listener of its bus and of the Proof of returns, and the Follower of its log.
-
-    :param ports: the ports to the world.
-    :param settings: the engine's options.
-    :param interval: seconds between two passes of the maintenance.
-    """
+    """An engine.App, the Listener of its bus and of the Proof of returns, and the Follower of its log."""
 
     def __init__(self, ports: Ports, settings: BatchSettings, interval: float = INTERVAL) -> None:
         self._ports, self._interval = ports, interval

@@ -76,12 +76,7 @@ class BatchStore:
         return f"batch {jid} in {self._tables.place}" if jid else f"the batches in {self._tables.place}"
 
     def load(self, jid: str) -> Batch | None:
-        """
-        Return a batch of ours as it was written last, or None.
-
-        :raises StateError: if its rows are damaged.
-        :raises OSError: if they cannot be read now.
-        """
+        """Return a batch, or None. :raises StateError: if it is damaged. :raises OSError: if it cannot be read now."""
         found = batches.read(self._tables, jid)
         if found is None:
             return None

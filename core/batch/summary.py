@@ -133,12 +133,7 @@ def options_of(spec: Spec, is_seen: bool = True) -> dict[str, Any]:
 
 
 def preview(spec: Spec, limit: int | None, ttl: float) -> dict[str, Any]:
-    """
-    Return what ``batch.preview`` shows of a batch that is not started.
-
-    :param limit: the limit over all batches.
-    :param ttl: seconds for which the retry queue owes a job.
-    """
+    """Return what ``batch.preview`` shows. :param ttl: seconds for which the retry queue owes a job."""
     counts = [count for _, count in spec.groups] or [len(spec.minions)]
     return {
         **_asked(spec),

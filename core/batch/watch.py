@@ -154,13 +154,8 @@ def follow(
     engine_patience: float = ENGINE_PATIENCE,
 ) -> dict[str, Any]:
     """
-    Wait until a batch has ended and return its summary. Blocks.
+    Wait until a batch has ended, for at most ``timeout`` seconds, and return its summary. Blocks.
 
-    :param look: returns the state of the batch.
-    :param timeout: seconds to wait; None for no limit.
-    :param display: shows the progress; None for none.
-    :param poll: shortest pause in seconds between two looks; it is longer if a look takes long.
-    :param engine_patience: seconds without an engine after which the wait ends.
     :raises Refused: if the time is up, if the wait is interrupted, or if no engine has driven the batch for
         ``engine_patience`` seconds. The batch goes on.
     """
