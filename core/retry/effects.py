@@ -103,8 +103,7 @@ class Effects:
         machine = self._machine
         self._writer.put(Key(Kind.JOB, jid) for jid in machine.jobs)
         self._writer.put(Key(Kind.ENTRY, entry.jid, entry.minion) for entry in machine.entries())
-        self._writer.put(Key(Kind.NOTE, jid) for jid in machine.notes)
-        self._writer.put(Key(Kind.OPEN, jid) for jid in machine.capture.open)
+        self._writer.put(Key(Kind.WATCHED, jid) for jid in machine.watched)
 
     # -- the job cache ------------------------------------------------------------------------------------------------
 

@@ -16,9 +16,8 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
 from saltext.jobs.core.delivery.known import Delivery, Evidence, Outcome
+from saltext.jobs.core.delivery.steps import Step
 
-#: Fields of an entry that are stored as they are.
-_AS_IT_IS = ("minion", "jid", "expires_at", "named", "sent_at", "begun_at", "next_at", "wanted_at")
 #: Most steps of an entry's history that are kept: the first, and the newest.
 _HISTORY = 20
 
@@ -44,8 +43,7 @@ class Kind(enum.IntEnum):
 
     JOB = 1
     ENTRY = 2
-    NOTE = 3  # what is known of a job's minions without an entry
-    OPEN = 4  # a job whose outcome is not known yet
+    WATCHED = 3  # what is known of a job's minions without an entry
     CURSOR = 5  # how far the log was read
     DONE = 6  # an entry whose job has returned; only shown
 
@@ -60,34 +58,23 @@ class Key(NamedTuple):
 
 #: The key of the one record of its kind.
 CURSOR = Key(Kind.CURSOR, "log")
-
-
+#: The job may be with the minion, or on its way.
+UNDER_WAY = frozenset({State.CLAIMED, State.SENT, State.RUNNING})
+#: Nothing more happens by itself. The entry is kept for a while, so that its reason can be read.
+ENDED = frozenset({State.EXPIRED, State.CANCELLED, State.DEAD})
+_ENDS = ENDED | {State.HELD, State.DONE}
 #: The states to which an entry may go, by the state that it is in.
 TRANSITIONS: Mapping[State, frozenset[State]] = {
-    State.PENDING: frozenset(
-        {
-            *(State.PENDING, State.CLAIMED, State.RUNNING, State.HELD),
-            *(State.DONE, State.EXPIRED, State.CANCELLED, State.DEAD),
-        }
-    ),
-    State.CLAIMED: frozenset(
-        {State.SENT, State.PENDING, State.RUNNING, State.HELD, State.DONE, State.CANCELLED, State.DEAD}
-    ),
-    State.SENT: frozenset(
-        {State.RUNNING, State.PENDING, State.HELD, State.DONE, State.EXPIRED, State.CANCELLED, State.DEAD}
-    ),
-    State.RUNNING: frozenset({State.PENDING, State.HELD, State.DONE, State.EXPIRED, State.CANCELLED, State.DEAD}),
-    State.HELD: frozenset({State.PENDING, State.RUNNING, State.DONE, State.EXPIRED, State.CANCELLED, State.DEAD}),
+    State.PENDING: _ENDS | {State.PENDING, State.CLAIMED, State.RUNNING},
+    State.CLAIMED: (_ENDS - {State.EXPIRED}) | {State.PENDING, State.SENT, State.RUNNING},
+    State.SENT: _ENDS | {State.PENDING, State.RUNNING},
+    State.RUNNING: _ENDS | {State.PENDING},
+    State.HELD: (_ENDS - {State.HELD}) | {State.PENDING, State.RUNNING},
     State.EXPIRED: frozenset({State.PENDING, State.DONE, State.CANCELLED}),
     State.CANCELLED: frozenset({State.PENDING, State.DONE}),
     State.DEAD: frozenset({State.PENDING, State.DONE, State.CANCELLED}),
     State.DONE: frozenset(),
 }
-
-#: The job may be with the minion, or on its way.
-UNDER_WAY = frozenset({State.CLAIMED, State.SENT, State.RUNNING})
-#: Nothing more happens by itself. The entry is kept for a while, so that its reason can be read.
-ENDED = frozenset({State.EXPIRED, State.CANCELLED, State.DEAD})
 
 
 @dataclass(frozen=True)
@@ -133,9 +120,10 @@ _UNTRIED = Counts()
 
 
 @dataclass(slots=True, eq=False)
-class Entry(Delivery):
+class Entry:
     """
-    One job that one minion is owed, and what is known of that. Times are Unix time in seconds.
+    One job that one minion is owed. Times are Unix time in seconds. Most entries wait and were never tried: only others
+    have a ``delivery``.
 
     ``named``: an operator named the minion, so that it gets the job whether or not the job's target matches it. ``asker``:
     the user who last asked for it by hand; this user's rights count as well as the publisher's. ``wanted_at``: when that
@@ -151,6 +139,7 @@ class Entry(Delivery):
     why: InitVar[str]
     state: State = State.PENDING
     counts: Counts = _UNTRIED
+    delivery: Delivery | None = None
     named: bool = False
     asker: Asker | None = None
     wanted_at: float = 0.0
@@ -167,9 +156,9 @@ class Entry(Delivery):
         if to is State.RUNNING:
             # Others may have published what is begun now: then it is an attempt too.
             self.counts = Counts(self.counts.attempts + (self.state is State.PENDING))
-            self.begun_at = self.begun_at or now
-        elif to is State.PENDING and self.last not in (Evidence.REFUSED, Evidence.MISSED):
-            self.begun_at = 0.0  # whatever was begun is over
+            self.known.begun_at = self.begun_at or now
+        elif to is State.PENDING and self.begun_at and self.known.last not in (Evidence.REFUSED, Evidence.MISSED):
+            self.known.begun_at = 0.0  # whatever was begun is over
         self.state = to
         history = (*self.history, (now, to.value, reason))
         self.history = history if len(history) <= _HISTORY else (history[0], *history[2:])
@@ -177,8 +166,30 @@ class Entry(Delivery):
     def claim(self, now: float) -> None:
         """Note that it is about to be published."""
         self.counts = self.counts._replace(attempts=self.counts.attempts + 1)
-        self.publish(now)
+        self.known.publish(now)
         self.move(State.CLAIMED, now, f"attempt {self.counts.attempts}")
+
+    @property
+    def known(self) -> Delivery:
+        """What is known of its delivery."""
+        if self.delivery is None:
+            self.delivery = Delivery()
+        return self.delivery
+
+    @property
+    def step(self) -> Step | None:
+        """Where its delivery stands; None if none is under way."""
+        return self.delivery.step if self.delivery else None
+
+    @property
+    def sent_at(self) -> float | None:
+        """When it was last published, or was about to be; None for never."""
+        return self.delivery.sent_at if self.delivery else None
+
+    @property
+    def begun_at(self) -> float:
+        """When its start became known; 0 for never."""
+        return self.delivery.begun_at if self.delivery else 0.0
 
     @property
     def queued(self) -> float:
@@ -197,35 +208,33 @@ class Entry(Delivery):
 
     def as_record(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in _AS_IT_IS},
-            **self.counts._asdict(),
-            "queued_at": self.queued,
             "state": self.state.value,
-            "asker": None if self.asker is None else [self.asker.user, self.asker.eauth, self.asker.limited],
+            "expires_at": self.expires_at,
             "history": [list(step) for step in self.history],
+            "counts": list(self.counts),
+            "sent_at": self.sent_at,
+            "begun_at": self.begun_at,
+            "named": self.named,
+            "asker": None if self.asker is None else [self.asker.user, self.asker.eauth, self.asker.limited],
+            "wanted_at": self.wanted_at,
+            "next_at": self.next_at,
         }
 
     @classmethod
     def from_record(cls, minion: str, jid: str, record: Any) -> Entry:
-        """
-        Return the entry that a stored record describes.
-
-        :raises Exception: of many kinds, when the record is not that of this minion and job, or does not describe an entry.
-        """
-        if record["minion"] != minion or record["jid"] != jid:
-            raise ValueError("it is that of another minion or job")
-        entry = cls(minion, jid, _finite(record["queued_at"]), _finite(record["expires_at"]), "")
+        """Return the entry that a stored record describes. :raises Exception: of many kinds, when it describes none."""
+        entry = cls(minion, jid, 0.0, _finite(record["expires_at"]), "", State(record["state"]))
         entry.history = _history(tuple(map(tuple, record["history"])))
-        entry.state = State(record["state"])
-        attempts, tries, lost, vain = (int(record[name]) for name in ("attempts", "tries", "lost", "vain"))
-        counts = Counts(attempts, tries, lost, vain, bool(record["reached"]))
-        entry.counts, entry.named = _UNTRIED if counts == _UNTRIED else counts, bool(record["named"])
+        entry.counts, entry.named = _counts(tuple(record["counts"])), bool(record["named"])
         entry.asker, entry.wanted_at = Asker.from_record(record["asker"]), _finite(record["wanted_at"])
-        entry.sent_at = None if record["sent_at"] is None else _finite(record["sent_at"])
-        entry.next_at, entry.begun_at = _finite(record["next_at"]) or 0.0, _finite(record["begun_at"])
-        # The engine was not there to hear of a start.
-        entry.unheard, entry.sent_before = True, entry.sent_at
-        entry.outcome = Outcome.IN_DOUBT if entry.state is State.CLAIMED else Outcome.TAKEN
+        entry.next_at, sent_at, begun_at = _finite(record["next_at"]), record["sent_at"], _finite(record["begun_at"])
+        if sent_at is not None or begun_at or entry.state in UNDER_WAY:
+            # The engine was not there to hear of a start.
+            sent_at = None if sent_at is None else _finite(sent_at)
+            outcome = Outcome.IN_DOUBT if entry.state is State.CLAIMED else Outcome.TAKEN
+            entry.delivery = Delivery(
+                sent_at=sent_at, sent_before=sent_at, outcome=outcome, begun_at=begun_at, unheard=True
+            )
         return entry
 
 
@@ -234,7 +243,13 @@ class Entry(Delivery):
 def _history(steps: tuple[tuple[Any, ...], ...]) -> tuple[tuple[float, str, str], ...]:
     if not steps:
         raise ValueError("it has no history")
-    return tuple((_finite(at), str(State(state).value), sys.intern(str(why))) for at, state, why in steps)
+    return tuple((_finite(at), State(state).value, sys.intern(str(why))) for at, state, why in steps)
+
+
+@functools.lru_cache(maxsize=4096)
+def _counts(counts: tuple[Any, ...]) -> Counts:
+    attempts, tries, lost, vain, reached = counts
+    return Counts(int(attempts), int(tries), int(lost), int(vain), bool(reached))
 
 
 @functools.lru_cache(maxsize=4096)

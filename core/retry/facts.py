@@ -13,8 +13,7 @@ from typing import Any
 
 from saltext.jobs.core.delivery.known import Evidence, Said
 from saltext.jobs.core.retry.entry import Asker, Job, Key
-from saltext.jobs.core.retry.notes import Note
-from saltext.jobs.core.retry.open_job import OpenJob
+from saltext.jobs.core.retry.watched import Watched
 
 
 class Fact:
@@ -45,9 +44,8 @@ class Published(Fact):
 @dataclass(frozen=True)
 class Kill(Fact):
     """
-    This master published a signal, in the name of ``user``: for a job, or for all that minions run if ``jid`` is empty.
-
-    ``at``: when that was. A signal for all does not concern jobs that were published later.
+    This master published a signal at ``at``, in the name of ``user``: for a job, or, if ``jid`` is empty, for all that
+    minions run by then.
     """
 
     jid: str
@@ -114,11 +112,9 @@ class Gap(Fact):
 @dataclass(frozen=True)
 class JobRead(Fact):
     """
-    What the log has of a job.
-
-    ``job``: None if this master did not publish it, or it is gone. ``minions``: those that it was published to; of them,
-    ``missing`` ones have an accepted key and have not returned it, and ``returned`` ones have. ``kills``: what it signals,
-    if it is a signal.
+    What the log has of a job. ``job``: None if this master did not publish it, or it is gone. ``minions``: those that it
+    was published to; of them, ``missing`` ones have an accepted key and have not returned it, and ``returned`` ones have.
+    ``kills``: what it signals, if it is a signal.
     """
 
     jid: str
@@ -144,12 +140,9 @@ class Surveyed(Fact):
 @dataclass(frozen=True)
 class LookedUp(Fact):
     """
-    What is known of a job and some ``minions`` now.
-
-    ``returned``: the job cache has their return. ``barred``: their key is not accepted. ``denied``: ``{minion: reason}``: it
-    must not be published to them any more. ``unsure``: ``{minion: reason}``: whether it may be published to them is not
-    known. ``only``: Unix time of the job's only publish; None if there were several, or if that was not looked up or is not
-    known.
+    What is known of a job and some ``minions`` now. ``barred``: their key is not accepted. ``denied``, ``unsure``:
+    ``{minion: reason}``: it must not be published to them, or it is not known whether it may be. ``only``: Unix time of
+    the job's only publish; None if there were several, or if that was not looked up or is not known.
     """
 
     jid: str
@@ -164,13 +157,12 @@ class LookedUp(Fact):
 @dataclass(frozen=True)
 class Asked(Fact):
     """
-    What minions say about a job.
+    What minions say about a job. ``told``: the minions, by what each has shown; returns that they had kept are in the job
+    cache by now. ``more``: the question goes on, and others may still answer. Of idle ones:
 
-    ``told``: the minions, by what each has shown. Returns that minions had kept are in the job cache by now. ``unmatched``,
-    ``said``, ``applying`` and ``free`` are about the idle ones. ``unmatched``: the job's target does not match them.
-    ``said``: what their records say of the job, if they keep any. ``ran``: when they last began the job, by these
-    records and their own clocks. ``applying``: they run states. ``free``: they run nothing at all, and their answer
-    holds for every other job too. ``more``: the question goes on, and others may still answer.
+    ``unmatched``: the job's target does not match them. ``said``: what their records say of the job, if they keep any.
+    ``ran``: when they last began it, by these records and their own clocks. ``applying``: they run states. ``free``: they
+    run nothing at all, and their answer holds for every other job too.
     """
 
     jid: str
@@ -194,8 +186,8 @@ class Claimed(Fact):
 @dataclass(frozen=True)
 class Sent(Fact):
     """
-    The publish is over. ``outcome`` and ``why``: whether the master has taken it, as far as is known. ``missed``: minions
-    that the master does not know.
+    The publish is over. ``missed``: minions that the master does not know. ``outcome``, ``why``: whether the master has
+    taken it for the others.
     """
 
     jid: str
@@ -216,8 +208,8 @@ class Unreadable(Fact):
 @dataclass(frozen=True)
 class KeysRead(Fact):
     """
-    The keys were read. ``gone``: the minions of CheckKeys that have no key here. ``renewed``: minions that had no
-    key at the last look, and when their new one was made. ``none``: no key at all is accepted here.
+    ``gone``: the minions of CheckKeys that have no key here. ``renewed``: those that had none at the last look, and when
+    their new one was made. ``none``: no key at all is accepted here.
     """
 
     gone: frozenset[str]
@@ -230,21 +222,14 @@ class KeysRead(Fact):
 
 @dataclass(frozen=True)
 class Restored(Fact):
-    """
-    The engine has started, and the machine has taken up what the store held. ``notes``: by jid. ``open``: by jid, the jobs
-    whose outcome is not known.
-    """
+    """The engine has started, and the machine has taken up what the store held; but for what is ``watched``, by jid."""
 
-    notes: Mapping[str, Note] = field(default_factory=dict)
-    open: Mapping[str, OpenJob] = field(default_factory=dict)
+    watched: Mapping[str, Watched] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Requested(Fact):
-    """
-    An operator asks for something. ``do`` names the function of ``owing.py`` that does it, with the arguments ``given``.
-    What it returns is the answer.
-    """
+    """An operator asks for something. ``do`` names the function of ``Owing`` that does it and returns the answer."""
 
     do: str
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -260,10 +245,7 @@ class Tick(Fact):
 
 @dataclass(frozen=True)
 class Save(Effect):
-    """
-    Store what the queue holds under these keys, and remove what it no longer holds. It may take a second. Notes are those of
-    this master.
-    """
+    """Store what the machine holds under these keys, and remove what it no longer holds. It may take a second."""
 
     keys: tuple[Key, ...]
 
@@ -278,8 +260,8 @@ class Read(Effect):
 @dataclass(frozen=True)
 class LookUp(Effect):
     """
-    Look up returns, keys, and the access of the publisher and of the ``askers``; then give LookedUp or Unreadable. With
-    ``publish`` the time of the job's only publish is looked up as well.
+    Look up returns, keys, and the access of the publisher and of the ``askers``, with ``publish`` also the job's only
+    publish; then give LookedUp or Unreadable.
     """
 
     jid: str
@@ -329,8 +311,8 @@ class Claim(Effect):
 class Publish(Effect):
     """
     Publish the job as it was, under its own jid, to those of these minions that its target still matches, and to all
-    ``named`` ones. ``rerun``: a minion that has it on record as interrupted is to run it again. ``recorded``: all of them
-    keep records. Then give Sent. One publish.
+    ``named`` ones; then give Sent. ``rerun``: a minion that has it on record as interrupted is to run it again.
+    ``recorded``: all of them keep records. One publish.
     """
 
     jid: str
@@ -375,10 +357,7 @@ class Warn(Effect):
 
 @dataclass(frozen=True)
 class Answer(Effect):
-    """
-    The answer to the oldest request that has none yet, or why that request failed. The operator gets it once all Saves so
-    far are durable.
-    """
+    """The answer to the oldest request without one, or why it failed; for the operator once all Saves so far are durable."""
 
     value: int | bool = 0
     failed: Exception | None = None

@@ -2,14 +2,11 @@
 The retry machine: facts in, effects out, time as an argument. A table says which part takes which fact. The parts are just
 as pure, and the queue gathers the effects that they want:
 
-    capture.py     who has missed a job                open_job.py  a job whose outcome is not known yet
-    notes.py       what is known without an entry
-    owing.py       how entries come, end and go
-    queue.py       what is owed, and what is stored    entry.py     the states of an entry
-    turns.py       who is there, when a replay begins  openings.py  which jobs may be replayed now
-    policy.py   what is done about it                  replay.py    brings facts to entries, and carries out decisions
-    looks.py    shared looks at the job cache
-    outbox.py      what is published, and how fast     timers.py    what is due when
+    capture.py  who has missed a job, or begun it          watched.py   what is known of a job without an entry
+    owing.py    what operators ask for                     queue.py     what is owed, and what is stored
+    turns.py    who is there, when a replay begins         openings.py  which jobs may be replayed now
+    replay.py   brings facts to entries, and carries out   policy.py    what is decided about them
+    waiting.py  what is due when, and what is published    entry.py     the states of an entry
 
 Pure: stdlib only, no clock, no I/O. It must never send a job to a minion while another job of its queue is under way there,
 nor a job that is known to have begun, unless ``max_attempts`` or an operator asks for that.
@@ -30,14 +27,12 @@ from saltext.jobs.core.delivery.known import Evidence
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Capture
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
-from saltext.jobs.core.retry.notes import Notes
-from saltext.jobs.core.retry.openings import Openings
-from saltext.jobs.core.retry.outbox import Outbox, Purpose
 from saltext.jobs.core.retry.owing import Owing
+from saltext.jobs.core.retry.policy import LONGEST_BACKOFF
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import GATHERINGS, Replays
-from saltext.jobs.core.retry.timers import AGAIN, Timers
 from saltext.jobs.core.retry.turns import Turns
+from saltext.jobs.core.retry.waiting import AGAIN, Outbox, Purpose
 
 if TYPE_CHECKING:
     from saltext.jobs.core.options.engines import RetrySettings
@@ -58,30 +53,25 @@ class Retry:
     """
 
     def __init__(self, settings: RetrySettings, patience: float, paused: bool = False, acks: bool = True) -> None:
-        self.settings = settings
-        self._timers = Timers()
-        self.openings = Openings(settings, self._timers)
-        self.queue = Queue(settings, self._timers, self.openings, acks)
-        self.outbox = Outbox(settings.rate, self._timers)
-        self.turns = Turns(self.queue, self.openings, self.outbox, paused)
-        self.replays = Replays(self.queue, self.outbox, self.turns)
-        self._notes = Notes(self._timers, self.queue.changed)
-        self.owing = Owing(self.queue, self._notes, self.turns, self.replays)
-        self.capture = Capture(self.queue, self._notes, self.owing, patience)
+        self.settings, self.queue = settings, Queue(settings)
+        self._timers, self.openings = self.queue.timers, self.queue.openings
+        self._outbox = Outbox(settings.rate, self._timers)
+        self.turns = Turns(self.queue, self._outbox, paused)
+        replays = self._replays = Replays(self.queue, self._outbox, self.turns, acks)
+        capture = self.capture = Capture(self.queue, self.turns, replays, patience)
+        owing = self._owing = Owing(self.queue, self.turns, replays, capture)
         self._over = dict[str, list[str]]()  # by jid: minions whose time for that job is over
         # What the shell asks.
-        self.jobs, self.backlogs = self.queue.jobs, self.queue.backlogs
+        self.jobs, self.backlogs, self.watched = self.queue.jobs, self.queue.backlogs, capture.jobs
         self.entry, self.entries, self.minions_of = self.queue.entry, self.queue.entries, self.queue.minions_of
-        self.notes = self._notes.by_jid
 
-        replays, capture = self.replays, self.capture
         self.handlers: Mapping[type, Callable[[Any], object]] = {
             facts.Published: self._published,
             facts.Returned: replays.returned,
             facts.Kill: capture.kill,
             facts.Acknowledged: self._acknowledged,
             facts.SignOfLife: self._sign_of_life,
-            facts.KeysChanged: self._keys_changed,
+            facts.KeysChanged: lambda _: self._timers.no_later(("keys",), self.now + _KEYS_CHANGED),
             facts.Gap: lambda fact: self._look_again(fact.returns),
             facts.JobRead: capture.read,
             facts.LookedUp: replays.looked_up,
@@ -89,23 +79,22 @@ class Retry:
             facts.Surveyed: self._surveyed,
             facts.Claimed: replays.claimed,
             facts.Sent: replays.sent,
-            facts.Unreadable: self._unreadable,
-            facts.KeysRead: self.owing.keys_read,
+            facts.Unreadable: lambda fact: (replays if fact.minions else capture).unreadable(fact),
+            facts.KeysRead: owing.keys_read,
             facts.Restored: self._restored,
             facts.Requested: self._requested,
-            facts.Tick: lambda _fact: None,  # what is due is done after every fact
+            facts.Tick: lambda _: None,  # what is due is done after every fact
         }
         self._timed: Mapping[str, Callable[..., object]] = {
             **{name: functools.partial(replays.due, name) for name in GATHERINGS},
-            "open": capture.due,
-            "note": capture.note_due,
+            "job": capture.due,
             "keys": self._check_keys,
             "opening": self._opening_due,
             "end": self._end_due,
             "minion": replays.begin,
             "replay": functools.partial(replays.doubt, Evidence.DUE),
             "sweep": self._sweep,
-            "survey": lambda: self.outbox.line_up(Purpose.SURVEY),
+            "survey": lambda: self._outbox.line_up(Purpose.SURVEY),
             "rate": lambda: None,  # what may be published is published after every fact
         }
         self._released: Mapping[Purpose, Callable[[str, tuple[str, ...]], object]] = {
@@ -116,6 +105,11 @@ class Retry:
         }
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """The time of the last step."""
+        return self.queue.now
 
     @property
     def next_due(self) -> float | None:
@@ -135,7 +129,7 @@ class Retry:
         Tell whether the start of a minion matters now. Starts can be forged for any id, so the start of a minion that
         is owed nothing costs next to nothing.
         """
-        if minion in self.queue.backlogs:
+        if minion in self.backlogs:
             return True
         if self.capture.open:
             self.turns.started(minion, now)
@@ -143,7 +137,7 @@ class Retry:
 
     def receipt_awaited_since(self, minion: str, jid: str) -> float | None:
         """Return when a job was published whose receipt has not come yet; None if none is awaited."""
-        entry = self.queue.entry(minion, jid)
+        entry = self.entry(minion, jid)
         return entry.sent_at if entry is not None and entry.state is State.SENT else None
 
     # -- the main path ------------------------------------------------------------------------------------------------
@@ -154,113 +148,110 @@ class Retry:
 
         Effects are begun in this order. Only an Answer waits, for the Saves before it.
         """
-        self.queue.now = max(now, self.queue.now)
+        self.queue.now = max(now, self.now)
         self.handlers[type(fact)](fact)
-        for key in self._timers.due(self.queue.now):
+        for key in self._timers.due(self.now):
             self._timed[key[0]](*key[1:])
         for jid in list(self._over):
             self.queue.want(facts.FindReturns(jid, tuple(self._over.pop(jid))))
-        for purpose, jid, minions in self.outbox.release(self.queue.now):
+        for purpose, jid, minions in self._outbox.release(self.now):
             self._released[purpose](jid, minions)
         return self.queue.take_due()
 
     # -- facts from the bus, and what makes up for lost events --------------------------------------------------------
 
     def _published(self, fact: facts.Published) -> None:
-        if fact.jid in self.queue.jobs:
+        if fact.jid in self.jobs:
             self.queue.republished[fact.jid] = fact.at + _SLACK
-        self.owing.published(fact.jid, fact.minions, min(fact.at, self.queue.now))
+        self._owing.published(fact.jid, fact.minions, min(fact.at, self.now))
         self.capture.published(fact)
 
     def _surveyed(self, fact: facts.Surveyed) -> None:
         for minion, jids in fact.running.items():
             for jid in jids:  # perhaps jobs that it seemed to have missed
-                self.replays.acknowledged(facts.Acknowledged(minion, jid), proven=True)
+                self._replays.acknowledged(minion, jid, proven=True)
         self.capture.surveyed(fact)
 
     def _acknowledged(self, fact: facts.Acknowledged) -> None:
-        if self.queue.has(fact.minion, fact.jid):
-            self.replays.acknowledged(fact)
+        if self.entry(fact.minion, fact.jid) is not None:
+            self._replays.acknowledged(fact.minion, fact.jid)
         else:
             self.capture.begun(fact.jid, fact.minion)
 
     def _sign_of_life(self, fact: facts.SignOfLife) -> None:
-        self.turns.sign_of_life(fact)
-        self.owing.alive(fact.minions)
+        self.turns.sign_of_life(fact.minions, fact.sign)
+        self._owing.alive(fact.minions)
 
     def _look_again(self, returns: bool = True) -> None:
         """Look at all that waits for an event, since events may have been missed."""
-        for jid in self.queue.jobs if returns else ():
-            self.queue.want(facts.FindReturns(jid, tuple(self.queue.minions_of(jid))))
-        for minion, backlog in list(self.queue.backlogs.items()):
+        for jid in self.jobs if returns else ():
+            self.queue.want(facts.FindReturns(jid, tuple(self.minions_of(jid))))
+        for minion, backlog in list(self.backlogs.items()):
             backlog.free_at = 0.0  # it may have restarted
             if backlog.replay is not None:
-                self.replays.doubt(Evidence.GAP, minion)
+                self._replays.doubt(Evidence.GAP, minion)
             elif any(entry.state in UNDER_WAY for entry in backlog.entries.values()):
-                self.turns.wake(minion, self.queue.now)
-        self.turns.ping_without_replay(self.queue.backlogs)
+                self.turns.wake(minion, self.now)
+        self.turns.ping(self.backlogs, idle=True)
 
     def _sweep(self) -> None:
-        self._timers.set(("sweep",), self.queue.now + self.settings.sweep)
+        self._timers.set(("sweep",), self.now + self.settings.sweep)
         self.capture.recheck()
-        if self.queue.backlogs:
-            self._check_keys()
-            self._look_again(returns=False)
+        self._check_keys()
+        self._look_again(returns=False)
 
-    def _opening_due(self, *hours: str) -> None:
-        opened, shut, told = self.openings.due((hours[0], hours[1]), self.queue.now)
+    def _opening_due(self, window: str, timezone: str) -> None:
+        opened, shut, told = self.openings.due((window, timezone), self.jobs, self.now)
         self.queue.want(*told)
         for jid in opened:
-            self.turns.ping_without_replay(self.queue.minions_of(jid))
+            self.turns.ping(self.minions_of(jid), idle=True)
         for jid in shut:
-            self.replays.shut(self.queue.minions_of(jid))
-
-    def _unreadable(self, fact: facts.Unreadable) -> None:
-        if fact.minions:
-            self.replays.unreadable(fact)
-        else:
-            self.capture.unreadable(fact.jid)
-
-    def _keys_changed(self, _fact: facts.KeysChanged) -> None:
-        if self.queue.backlogs:
-            self._timers.no_later(("keys",), self.queue.now + _KEYS_CHANGED)
+            self._replays.shut(self.minions_of(jid))
 
     def _check_keys(self) -> None:
         """Find out which minions with entries have no key."""
-        self.queue.want(facts.CheckKeys(tuple(self.queue.backlogs)))
+        if self.backlogs:
+            self.queue.want(facts.CheckKeys(tuple(self.backlogs)))
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
     def _requested(self, fact: facts.Requested) -> None:
         """Do what an operator requests, and answer."""
         try:
-            answer = facts.Answer(getattr(self.owing, fact.do)(**fact.given))
+            answer = facts.Answer(getattr(self._owing, fact.do)(**fact.given))
         except Exception as exc:
             answer = facts.Answer(failed=exc)
         self.queue.want(answer)
 
     def take_up(self, jobs: Mapping[str, Job], entries: Iterable[Entry], now: float) -> None:
         """Take up a part of what the store holds. This comes before Restored, and has no effects."""
-        self.queue.now = max(now, self.queue.now)
-        self.owing.take_up(jobs, entries)
+        now = self.queue.now = max(now, self.now)
+        for entry in entries:
+            # The clock may have been set back. Then whatever kill comes counts as later than the request.
+            if entry.wanted_at > now:
+                entry.wanted_at = 0.0
+            entry.next_at = min(entry.next_at, now + LONGEST_BACKOFF)
+            self.queue.put(jobs[entry.jid], entry)
+            if entry.state in UNDER_WAY:
+                self.turns.wake(entry.minion, now)
         # The store has it already.
         self.queue.changed.clear()
 
     def _restored(self, fact: facts.Restored) -> None:
-        self._timers.set(("sweep",), self.queue.now)
-        self.capture.restore(fact.notes, fact.open)
+        self._timers.set(("sweep",), self.now)
+        self.capture.restore(fact.watched)
 
     def _end_due(self, minion: str) -> None:
         following = math.inf
         for entry in self.queue.of(minion, None):
             end = self.queue.end_of(entry)
-            if end > self.queue.now:
+            if end > self.now:
                 following = min(following, end)
             elif entry.state in ENDED:
-                self.owing.remove(entry)
+                self.capture.remove(entry)
             else:
                 # It expires once a look finds no return: the log may lack one that the job cache has.
                 self._over.setdefault(entry.jid, []).append(minion)
-                following = min(following, self.queue.now + AGAIN)
-        if minion in self.queue.backlogs:
+                following = min(following, self.now + AGAIN)
+        if minion in self.backlogs:
             self._timers.no_later(("end", minion), following)

@@ -7,20 +7,19 @@ closes, jobs that have reached their minions go on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Job, Limits
-from saltext.jobs.core.retry.timers import Timers
+from saltext.jobs.core.retry.waiting import Timers
 from saltext.jobs.core.windows import Period, next_opening
 
 if TYPE_CHECKING:
     from saltext.jobs.core.options.engines import RetrySettings
 
-#: Longest time in seconds until ``find`` is asked again.
-LOOK_AGAIN = 600.0
-#: Seconds until it is asked again if it failed.
-_TROUBLED = 60.0
+#: Longest time in seconds until ``find`` is asked again; and if it failed.
+LOOK_AGAIN, _TROUBLED = 600.0, 60.0
 
 #: A text as core/windows.py reads it, and a time zone, which may be empty.
 Hours = tuple[str, str]
@@ -42,59 +41,50 @@ class Openings:
     def __init__(self, settings: RetrySettings, timers: Timers) -> None:
         self._settings, self._timers = settings, timers
         self.find = next_opening
-        self._jobs: dict[Hours, dict[str, None]] = {}  # by window: the jids of its jobs
-        self._found: dict[Hours, Period] = {}  # by window: when it is open next
-        self._open: set[Hours] = set()  # the windows that were open when their ``_found`` was set
+        self._found: dict[Hours, Period | None] = {}  # by window: when it is open next; None if that is not known
+        self._open: set[Hours] = set()  # the windows that were open when that was found out
 
     def add(self, job: Job, now: float) -> None:
         """Watch the window of a job that is new in the queue."""
         hours = hours_of(job.limits, self._settings)
-        if hours is not None:
-            if hours not in self._jobs:
-                self._timers.set(("opening", *hours), now)
-            self._jobs.setdefault(hours, {})[job.jid] = None
-
-    def remove(self, job: Job) -> None:
-        hours = hours_of(job.limits, self._settings)
-        if hours is None or hours not in self._jobs:
-            return
-        self._jobs[hours].pop(job.jid, None)
-        if not self._jobs[hours]:
-            del self._jobs[hours]
-            self._found.pop(hours, None)
-            self._open.discard(hours)
-            self._timers.cancel(("opening", *hours))
+        if hours is not None and hours not in self._found:
+            self._found[hours] = None
+            self._timers.set(("opening", *hours), now)
 
     def may_be_sent(self, job: Job, now: float) -> bool:
-        if not self._jobs:
+        if not self._found:
             return True  # no job has a window: the usual case
         hours = hours_of(job.limits, self._settings)
         return hours is None or self._is_open(hours, now)
 
-    def due(self, hours: Hours, now: float) -> tuple[list[str], list[str], list[facts.Effect]]:
+    def due(self, hours: Hours, jobs: Mapping[str, Job], now: float) -> tuple[list[str], list[str], list[facts.Effect]]:
         """
-        Find out when a window opens and closes next.
+        Find out when a window opens and closes next. One that no job has is forgotten.
 
         :return: the jobs whose window has opened, those whose window is shut, and warnings.
         """
+        jids = [jid for jid, job in jobs.items() if hours_of(job.limits, self._settings) == hours]
         was_open = hours in self._open and self._is_open(hours, now)
+        self._open.discard(hours)
+        del self._found[hours]
+        if not jids:
+            return [], [], []
+        self._found[hours] = None
         try:
-            found = self.find(None, *hours, now)
+            found = self._found[hours] = self.find(None, *hours, now)
         except ValueError as exc:
-            self._found.pop(hours, None)
             self._timers.set(("opening", *hours), now + _TROUBLED)
             told = f"Jobs with the window {hours[0]!r} wait, since it is not known when it opens: {exc}"
-            return [], list(self._jobs[hours]), [facts.Warn(told)]
-        self._found[hours] = found
-        change = found.closes if self._is_open(hours, now) else found.opens
+            return [], jids, [facts.Warn(told)]
+        is_open = self._is_open(hours, now)
+        change = found.closes if is_open else found.opens
         soonest = now + LOOK_AGAIN if change is None else max(change, now + 1.0)
         self._timers.set(("opening", *hours), min(now + LOOK_AGAIN, soonest))
-        if not self._is_open(hours, now):
-            self._open.discard(hours)
-            return [], list(self._jobs[hours]), []
+        if not is_open:
+            return [], jids, []
         # An opening counts as new even if an earlier look foretold it.
         self._open.add(hours)
-        return [] if was_open else list(self._jobs[hours]), [], []
+        return [] if was_open else jids, [], []
 
     def _is_open(self, hours: Hours, now: float) -> bool:
         found = self._found.get(hours)

@@ -6,7 +6,6 @@ It does not decide when something is published. It must never let an entry come,
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,12 +16,10 @@ from saltext.jobs.core.delivery.steps import Step
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Counts, Entry, Job, Key, Kind, State
 from saltext.jobs.core.retry.openings import Openings
-from saltext.jobs.core.retry.policy import Terms
-from saltext.jobs.core.retry.timers import Timers
+from saltext.jobs.core.retry.waiting import Timers
 
 if TYPE_CHECKING:
     from saltext.jobs.core.options.engines import RetrySettings
-
 
 #: Seconds for which the answer "I run nothing" counts.
 BELIEVED = 600.0
@@ -50,9 +47,9 @@ class Queue:
     present step. The timers ``("end", minion)`` are set here.
     """
 
-    def __init__(self, settings: RetrySettings, timers: Timers, openings: Openings, acks: bool) -> None:
-        self.settings, self.timers, self._openings = settings, timers, openings
-        self._terms = Terms(settings.backoff, settings.max_attempts, acks)
+    def __init__(self, settings: RetrySettings) -> None:
+        self.settings, self.timers = settings, Timers()
+        self.openings = Openings(settings, self.timers)
         self.now = 0.0
         self.jobs: dict[str, Job] = {}
         self.backlogs: dict[str, Backlog] = {}
@@ -78,10 +75,6 @@ class Queue:
     def gather(self, jid: str) -> float:
         """Return for how many seconds the minions that are owed a job wait for each other; 0 for one that is alone."""
         return self.settings.gather if len(self._members.get(jid, ())) > 1 else 0.0
-
-    def has(self, minion: str, jid: str) -> bool:
-        """Tell whether a minion is owed a job."""
-        return self.entry(minion, jid) is not None
 
     def of(self, minion: str | None, jid: str | None) -> list[Entry]:
         """Return the entries of a minion, or of all; of a job, or of all."""
@@ -112,10 +105,9 @@ class Queue:
 
     def add(self, job: Job, minion: str, reason: str, expires_at: float) -> Entry | None:
         """Queue a job for a minion and return its entry; None if it has one already, or if there is no room."""
-        if self.has(minion, job.jid):
+        if self.entry(minion, job.jid) is not None:
             return None
-        waiting = sum(entry.state not in ENDED for entry in self.of(minion, None))
-        full = waiting >= self.settings.max_queue_per_minion
+        full = sum(entry.state not in ENDED for entry in self.of(minion, None)) >= self.settings.max_queue_per_minion
         if full or self.total >= self.settings.max_queue:
             self._refuse(minion, job, "max_queue_per_minion" if full else "max_queue")
             return None
@@ -128,7 +120,7 @@ class Queue:
         """Add an entry, and its job if it is new."""
         if job.jid not in self.jobs:
             self.jobs[job.jid] = job
-            self._openings.add(job, self.now)
+            self.openings.add(job, self.now)
         self.changed[Key(Kind.JOB, job.jid)] = None
         self._members.setdefault(job.jid, {})[entry.minion] = None
         self.backlogs.setdefault(entry.minion, Backlog()).entries[entry.jid] = entry
@@ -140,41 +132,35 @@ class Queue:
         self.want(facts.Announce(minion, job.jid, "dead", ",".join(job.funs), 0, reason))
         if self.now - self._warned > 60:
             self._warned = self.now
-            self.want(
-                facts.Warn(f"Job {job.jid} is not kept for {minion}: {reason} ({getattr(self.settings, option)})")
-            )
+            limit = getattr(self.settings, option)
+            self.want(facts.Warn(f"Job {job.jid} is not kept for {minion}: {reason} ({limit})"))
 
     def superseded_by(self, entry: Entry) -> list[Entry]:
         """Return the older entries of the minion that a new one replaces."""
-        job = self.jobs[entry.jid]
-        globs = self.settings.supersede
+        job, globs = self.jobs[entry.jid], self.settings.supersede
         if not globs or not all(matches(fun, globs) for fun in job.funs):
             return []
-        pending = [
-            other for other in self.of(entry.minion, None) if other.state is State.PENDING and other is not entry
-        ]
-        older = ((other, self.jobs[other.jid]) for other in pending)
-        return [other for other, its in older if its.digest == job.digest and its.published_at <= job.published_at]
+        others = [(other, self.jobs[other.jid]) for other in self.of(entry.minion, None) if other is not entry]
+        older = [other for other, its in others if its.digest == job.digest and its.published_at <= job.published_at]
+        return [other for other in older if other.state is State.PENDING]
 
     def remove(self, entry: Entry) -> None:
+        minion, jid = entry.minion, entry.jid
         if entry.state is State.DONE:
-            key = Key(Kind.DONE, entry.jid, entry.minion)
-            self.done[key] = {**entry.as_record(), "fun": ",".join(self.jobs[entry.jid].funs)}
-            self.changed[key] = None
-        backlog = self.backlogs[entry.minion]
-        del backlog.entries[entry.jid]
+            key, fun = Key(Kind.DONE, jid, minion), ",".join(self.jobs[jid].funs)
+            shown = {"minion": minion, "jid": jid, "fun": fun, "attempts": entry.counts.attempts}
+            self.done[key], self.changed[key] = {**entry.as_record(), **shown, "queued_at": entry.queued}, None
+        backlog, members = self.backlogs[minion], self._members[jid]
+        del backlog.entries[jid], members[minion]
         self.total -= 1
-        self.changed[Key(Kind.ENTRY, entry.jid, entry.minion)] = None
+        self.changed[Key(Kind.ENTRY, jid, minion)] = None
         if not backlog.entries:
-            del self.backlogs[entry.minion]
-            self.timers.cancel(("end", entry.minion))
-        members = self._members[entry.jid]
-        members.pop(entry.minion, None)
+            del self.backlogs[minion]
+            self.timers.cancel(("end", minion))
         if not members:
-            del self._members[entry.jid]
-            self._openings.remove(self.jobs.pop(entry.jid))
-            self.republished.pop(entry.jid, None)
-            self.changed[Key(Kind.JOB, entry.jid)] = None
+            del self._members[jid], self.jobs[jid]
+            self.republished.pop(jid, None)
+            self.changed[Key(Kind.JOB, jid)] = None
 
     # -- entries change -----------------------------------------------------------------------------------------------
 
@@ -200,7 +186,7 @@ class Queue:
 
     def renew(self, entry: Entry, expires_at: float, reason: str) -> None:
         """Make an entry pending again, as if it had never been tried."""
-        entry.counts, entry.next_at, entry.begun_at = Counts(), 0.0, 0.0
+        entry.counts, entry.next_at, entry.known.begun_at = Counts(), 0.0, 0.0
         entry.expires_at = max(entry.expires_at, expires_at)
         self.move(entry, State.PENDING, reason)
         self.tell(entry, "queued")
@@ -227,11 +213,6 @@ class Queue:
     def end_of_job(self, job: Job) -> float:
         """Return the Unix time until which a job is owed to those that missed it."""
         return job.published_at + self.ttl_of(job)
-
-    def terms_of(self, entry: Entry) -> Terms:
-        """Return the rules by which an entry is tried again."""
-        own = self.jobs[entry.jid].limits.max_attempts
-        return self._terms if own is None else dataclasses.replace(self._terms, max_attempts=own)
 
 
 def matches(fun: str, globs: Iterable[str]) -> bool:

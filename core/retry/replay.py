@@ -11,28 +11,20 @@ before the answer: until it restarts, a minion ignores a jid that it has seen.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from saltext.jobs.core.delivery.known import ANSWERS, Evidence, Said
 from saltext.jobs.core.delivery.steps import LOOKS, RESTING, Step
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
-from saltext.jobs.core.retry.looks import DOUBTED, LONGEST, Gathering, Inflow
-from saltext.jobs.core.retry.outbox import Outbox, Purpose
-from saltext.jobs.core.retry.policy import (
-    NOTHING_ELSE,
-    Again,
-    Decision,
-    Go,
-    Permits,
-    decide,
-    stepped_aside,
-)
-from saltext.jobs.core.retry.queue import Backlog, Queue
+from saltext.jobs.core.retry.policy import Again, Case, Decision, Go, cooldown, decide, stepped_aside
+from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.turns import Turns
+from saltext.jobs.core.retry.waiting import DOUBTED, Gatherings, Outbox, Purpose
 
 #: What a minion waits for before a look: others that are owed the same job, others that have answered, or a set time.
-GATHERINGS = ("company", "answered", "look")
+COMPANY, ANSWERED, LOOK = GATHERINGS = ("company", "answered", "look")
 #: Most seconds between a publish and the time in its record. If they differ more, a replay has made a new record in place
 #: of one that was removed, or the wall clock was set.
 _SAME = 60.0
@@ -40,50 +32,54 @@ _SAME = 60.0
 #: checked again.
 STALE = 10.0
 #: States in which a claimed start changes something.
-_OPEN = frozenset({State.PENDING, *UNDER_WAY})
+_OPEN = UNDER_WAY | {State.PENDING}
 
 
 class Replays:
-    """The timers ``replay`` and those of GATHERINGS are set here."""
+    """
+    The timers ``replay`` and those of GATHERINGS are set here.
 
-    def __init__(self, queue: Queue, outbox: Outbox, turns: Turns) -> None:
-        self._queue, self._outbox, self._turns = queue, outbox, turns
-        self._gathered = {name: Gathering(name, queue.timers) for name in GATHERINGS}
-        self._company, self._answered, self._looks = self._gathered.values()
-        self._inflow = Inflow(queue.settings.gather)
+    :param acks: whether minions say when they begin a job.
+    """
+
+    def __init__(self, queue: Queue, outbox: Outbox, turns: Turns, acks: bool) -> None:
+        self._queue, self._outbox, self._turns, self._acks = queue, outbox, turns, acks
+        self._gathered = Gatherings(queue.timers)
         # When the master last forwarded a receipt or an answer of any minion. A repeated receipt does not count, nor does an
         # answer that is not in the job cache: both can be forged endlessly.
         self._heard = 0.0
 
     def begin(self, minion: str) -> None:
         """Begin the next replay to a minion: of a job that it may already have, else of the job that was published first."""
-        backlog = self._queue.backlogs.get(minion)
+        backlog, now = self._queue.backlogs.get(minion), self._queue.now
         if backlog is None or backlog.replay is not None or self._turns.paused:
             return
-        entry, now = self._turns.first(backlog), self._queue.now
+        entry = self._turns.first(backlog)
         if entry is None:
             return
-        if entry.state in UNDER_WAY:
-            self._begin(backlog, entry)
-            self._looks.add(entry.jid, minion, now + DOUBTED)
-        elif self._turns.holds_up(entry):
+        is_under_way = entry.state in UNDER_WAY
+        if not is_under_way and self._turns.holds_up(entry):
             self._carry_out(entry, stepped_aside(entry))
             self._turns.wake(minion, now)
-        elif entry.next_at > now:
+        elif not is_under_way and entry.next_at > now:
             self._turns.wake(minion, entry.next_at)  # no newer job overtakes it
         else:
-            self._begin(backlog, entry)
-            latest = now + self._inflow.wait(entry.jid, now)
-            self._company.put_off(entry.jid, minion, now + self._queue.gather(entry.jid), latest)
-
-    def _begin(self, backlog: Backlog, entry: Entry) -> None:
-        backlog.replay, backlog.since = entry, self._queue.now
-        entry.inquire()
+            backlog.replay, backlog.since = entry, now
+            entry.known.inquire()
+            if is_under_way:
+                self._gathered.add((LOOK, entry.jid), minion, now + DOUBTED)
+            else:
+                key, gather = (COMPANY, entry.jid), self._queue.gather(entry.jid)
+                longest = self._gathered.longest(key, now, self._queue.settings.gather)
+                self._gathered.join(key, minion, now, gather, longest)
 
     # -- what is decided, and carried out -----------------------------------------------------------------------------
 
-    def _decide(self, entry: Entry, permits: Permits = NOTHING_ELSE) -> None:
-        self._carry_out(entry, decide(entry, permits, self._queue.terms_of(entry), self._queue.now))
+    def _decide(self, entry: Entry, **more: Any) -> None:
+        settings, own = self._queue.settings, self._queue.jobs[entry.jid].limits.max_attempts
+        most = settings.max_attempts if own is None else own
+        case = Case(entry, entry.known, self._queue.now, settings.backoff, most, self._acks, **more)
+        self._carry_out(entry, decide(case))
 
     def _carry_out(self, entry: Entry, decision: Decision) -> None:
         if isinstance(decision, Go):
@@ -103,7 +99,7 @@ class Replays:
         if entry.step is Step.TO_SEND:
             self._outbox.withdraw(minion, jid)
         if entry.step is not step:
-            entry.go(step)
+            entry.known.go(step)
         if step is Step.TO_ASK:
             self._outbox.line_up(Purpose.QUESTION, jid, (minion,))
         elif step is Step.TO_SEND:
@@ -119,12 +115,12 @@ class Replays:
             # They wait for others that answer, so that one publish serves many, for as long as this answer took at most:
             # a busy master forwards the answers of others with gaps, too.
             gather = self._queue.gather(jid)
-            took = now - entry.asked_at if gather else 0.0
-            self._answered.put_off(jid, minion, now + max(gather, took), now + LONGEST)
+            took = now - entry.known.asked_at if gather else 0.0
+            self._gathered.join((ANSWERED, jid), minion, now, max(gather, took))
         else:
             self._queue.timers.cancel(("replay", minion))
             # A look for another minion must not cut short the time for this one's return.
-            self._looks.add(jid, minion, now + wait, no_sooner=step is Step.ANSWERED)
+            self._gathered.add((LOOK, jid), minion, now + wait, no_sooner=step is Step.ANSWERED)
 
     def _try_again(self, entry: Entry, decision: Again) -> None:
         """
@@ -135,7 +131,7 @@ class Replays:
         entry.next_at = now + decision.wait if decision.wait else entry.next_at
         if decision.reason:
             self._queue.move(entry, State.PENDING, decision.reason)
-        backlog.not_before = now + max(decision.pause, self._queue.terms_of(entry).cooldown)
+        backlog.not_before = now + max(decision.pause, cooldown(self._queue.settings.backoff))
         self._drop(entry)
         there = decision.there or backlog.seen > backlog.since
         if backlog.started > max(backlog.since, entry.sent_at or 0.0):
@@ -155,7 +151,7 @@ class Replays:
             backlog.at_any_time = frozenset()  # the operator's request was for a try now
 
     def _drop(self, entry: Entry) -> None:
-        self._queue.backlogs[entry.minion].replay = entry.step = None
+        self._queue.backlogs[entry.minion].replay = entry.known.step = None
         self._queue.timers.cancel(("replay", entry.minion))
 
     def land(self, entry: Entry) -> None:
@@ -200,26 +196,26 @@ class Replays:
         backlog = self._queue.backlogs.get(minion)
         entry = backlog.replay if backlog else None
         if entry is not None and entry.step in RESTING:
-            entry.take(evidence, self._queue.now)
-            self._decide(entry, Permits(heard=self._heard))
+            entry.known.take(evidence, self._queue.now)
+            self._decide(entry, heard=self._heard)
 
     def due(self, gathering: str, jid: str) -> None:
         """Look up the minions that have gathered for a job."""
-        wanted = self._gathered[gathering].take(jid, self._queue.now)
-        minions, publish = tuple(minion for minion in wanted if self._queue.has(minion, jid)), False
+        wanted = self._gathered.take((gathering, jid), self._queue.now)
+        minions, publish = tuple(minion for minion in wanted if self._queue.entry(minion, jid)), False
         askers = {}
         for entry in self._queue.at(jid, minions, *LOOKS):
             again = entry.step is Step.ANSWERED or self._queue.has_answered(entry)
-            entry.go(Step.LOOKING_AGAIN if again else Step.LOOKING)
+            entry.known.go(Step.LOOKING_AGAIN if again else Step.LOOKING)
             publish = publish or (again and entry.state is State.CLAIMED)
             if entry.asker is not None:
                 askers[entry.minion] = entry.asker
         if minions:
-            self._queue.want(facts.LookUp(jid, minions, publish=publish, askers=askers))
+            self._queue.want(facts.LookUp(jid, minions, publish, askers))
 
     def unreadable(self, fact: facts.Unreadable) -> None:
         for entry in self._queue.at(fact.jid, fact.minions, *LOOKS.values()):
-            entry.take(Evidence.UNREADABLE, self._queue.now)
+            entry.known.take(Evidence.UNREADABLE, self._queue.now)
             self._decide(entry)
 
     def returned(self, fact: facts.Returned) -> None:
@@ -229,7 +225,7 @@ class Replays:
         for minion in fact.minions:
             entry = self._queue.entry(minion, fact.jid)
             if entry is not None:
-                entry.take(Evidence.RETURNED, self._queue.now)
+                entry.known.take(Evidence.RETURNED, self._queue.now)
                 self._decide(entry)
         for minion in fact.missing:
             entry = self._queue.entry(minion, fact.jid)
@@ -243,25 +239,23 @@ class Replays:
         unsent = job is not None and fact.only is not None and abs(fact.only - job.published_at) < _SAME
         for entry in self._queue.at(fact.jid, fact.minions, *LOOKS.values()):
             minion, is_unsent = entry.minion, unsent and entry.state is State.CLAIMED
-            entry.take(Evidence.NOT_SENT if is_unsent else Evidence.NOT_RETURNED, self._queue.now)
+            entry.known.take(Evidence.NOT_SENT if is_unsent else Evidence.NOT_RETURNED, self._queue.now)
             if entry.state in UNDER_WAY:
-                permits = Permits(waited_for=self._turns.is_waited_for(entry))
+                self._decide(entry, waited_for=self._turns.is_waited_for(entry))
             else:
                 denied, unsure = fact.denied.get(minion, ""), fact.unsure.get(minion, "")
-                permits = Permits(denied, unsure, barred=minion in fact.barred)
-            self._decide(entry, permits)
+                self._decide(entry, denied=denied, unsure=unsure, barred=minion in fact.barred)
 
     # -- questions and their answers ----------------------------------------------------------------------------------
 
     def ask(self, jid: str, minions: tuple[str, ...]) -> None:
         """Ask minions about a job: their turn has come."""
-        doubted = []
-        for entry in self._queue.at(jid, minions, Step.TO_ASK):
-            entry.go(Step.ASKING)
-            entry.ask(self._queue.now)
-            if entry.sent_at is not None:
-                doubted.append(entry.minion)
-        self._queue.want(facts.Ask(jid, minions, tuple(doubted)))
+        asked = list(self._queue.at(jid, minions, Step.TO_ASK))
+        for entry in asked:
+            entry.known.go(Step.ASKING)
+            entry.known.ask(self._queue.now)
+        doubted = tuple(entry.minion for entry in asked if entry.sent_at is not None)
+        self._queue.want(facts.Ask(jid, minions, doubted))
 
     def asked(self, fact: facts.Asked) -> None:
         """Go on with what minions say about a job."""
@@ -271,36 +265,36 @@ class Replays:
             if minions and evidence in ANSWERS:
                 self._heard = now
             for entry in self._queue.at(fact.jid, minions, Step.ASKING):
-                minion, backlog = entry.minion, self._queue.backlogs[entry.minion]
-                entry.take(evidence, now, fact.said.get(minion, Said.NOTHING), fact.ran.get(minion, 0.0))
+                minion, backlog, known = entry.minion, self._queue.backlogs[entry.minion], entry.known
+                known.take(evidence, now, fact.said.get(minion, Said.NOTHING), fact.ran.get(minion, 0.0))
                 if evidence is Evidence.IDLE:
-                    backlog.false_signs, backlog.free_at = 0, entry.asked_at if minion in fact.free else 0.0
+                    backlog.false_signs, backlog.free_at = 0, known.asked_at if minion in fact.free else 0.0
                 elif evidence in (Evidence.SILENT, Evidence.UNPROVEN):
                     backlog.free_at = 0.0
                 matches, occupied = minion not in fact.unmatched, minion in refused
-                self._decide(entry, Permits(matches=matches, occupied=occupied, false_signs=backlog.false_signs))
+                self._decide(entry, matches=matches, occupied=occupied, false_signs=backlog.false_signs)
         for minion in fact.told.get(Evidence.RUNS, ()):
             found = self._queue.entry(minion, fact.jid)
             if found is not None and found.state is not State.RUNNING:  # its replay has ended since (by a pause, say)
-                self.acknowledged(facts.Acknowledged(minion, fact.jid), proven=True)
+                self.acknowledged(minion, fact.jid, proven=True)
         if not fact.more:
-            self._answered.hasten(fact.jid, now)
+            self._gathered.hasten((ANSWERED, fact.jid), now)
 
-    def acknowledged(self, fact: facts.Acknowledged, proven: bool = False) -> None:
+    def acknowledged(self, minion: str, jid: str, proven: bool = False) -> None:
         """
         Take the claim that a minion has begun a job, or returned it, however late.
 
         :param proven: it is authenticated. Otherwise it is ignored, unless this engine has sent the job.
         """
-        entry = self._queue.entry(fact.minion, fact.jid)
+        entry = self._queue.entry(minion, jid)
         if entry is None or entry.state not in _OPEN:
             return
         # If the job is being claimed now, the minion can only mean an earlier publish.
-        sent_at = entry.sent_before if entry.step is Step.CLAIMING else entry.sent_at
+        sent_at = entry.known.sent_before if entry.step is Step.CLAIMING else entry.sent_at
         if not proven and sent_at is None:
             return
         is_news = not entry.begun_at
-        entry.take(Evidence.BEGUN, self._queue.now)
+        entry.known.take(Evidence.BEGUN, self._queue.now)
         self._queue.touch(entry)
         if entry.step is not None and (is_news or entry.state is not State.RUNNING):
             self._heard = self._queue.now if is_news else self._heard
@@ -313,8 +307,8 @@ class Replays:
         self.shut(minions)
         for entry in self._queue.at(jid, minions, Step.TO_SEND):
             self._decide(entry)
-        if claimed := [entry.minion for entry in self._queue.at(jid, minions, Step.CLAIMING)]:
-            self._queue.want(facts.Claim(jid, tuple(claimed)))
+        if claimed := tuple(entry.minion for entry in self._queue.at(jid, minions, Step.CLAIMING)):
+            self._queue.want(facts.Claim(jid, claimed))
 
     def claimed(self, fact: facts.Claimed) -> None:
         """Publish what is durably claimed."""
@@ -322,21 +316,19 @@ class Replays:
         for entry in self._queue.at(fact.jid, fact.minions, Step.CLAIMING):
             is_late = now - (entry.sent_at or 0.0) > STALE
             if why := self._why_shut(entry) or ("the store was slow to take the claim" if is_late else ""):
-                entry.take(Evidence.REFUSED, now, failure=why)
+                entry.known.take(Evidence.REFUSED, now, failure=why)
             self._decide(entry)
         ready = list(self._queue.at(fact.jid, fact.minions, Step.SENDING))
         if not ready:
             return
-        said = {entry.said for entry in ready}
+        said = {entry.known.said for entry in ready}
         recorded = said.isdisjoint({Said.NOTHING, Said.NOT_SURE})
         named = frozenset(entry.minion for entry in ready if entry.named)
         minions = tuple(entry.minion for entry in ready)
         self._queue.want(facts.Publish(fact.jid, minions, named, Said.INTERRUPTED in said, recorded))
 
     def sent(self, fact: facts.Sent) -> None:
-        now = self._queue.now
         for entry in self._queue.at(fact.jid, fact.minions, Step.SENDING):
             is_missed = entry.minion in fact.missed
-            entry.take(Evidence.MISSED if is_missed else fact.outcome, now, failure=fact.why)
-            self._decide(entry, Permits(waited_for=is_missed and self._turns.is_waited_for(entry)))
-        return
+            entry.known.take(Evidence.MISSED if is_missed else fact.outcome, self._queue.now, failure=fact.why)
+            self._decide(entry, waited_for=is_missed and self._turns.is_waited_for(entry))

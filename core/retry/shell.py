@@ -31,7 +31,6 @@ from saltext.jobs.core.retry.effects import Effects, answer_time
 from saltext.jobs.core.retry.entry import CURSOR, Key, Kind
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import figures
-from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import of_record, untold
 from saltext.jobs.core.retry.store import Cursor
@@ -50,8 +49,6 @@ CACHE_PAUSE = 2.0
 _SET = 1.0
 #: Seconds before the engine starts anew on request, so that the request is answered.
 _SOON = 1.0
-#: What is known of a job without a note.
-_NOTHING = Note(0.0)
 #: Most claimed starts that are remembered until the log, or the job cache, has been read.
 _MOST_EARLY = 200_000
 #: Most entries that are taken up in one go at the start.
@@ -130,18 +127,19 @@ class RetryShell:
         if self._cursor.position is None:  # if the engine ended now, the next start would count as the first
             await self._of_store(self._ports.store.write, {CURSOR: self._cursor.as_record()})
         jobs, entries = await self._of_store(read_queue, self._ports)
-        notes = await self._of_store(self._ports.store.notes)
+        watched = await self._of_store(self._ports.store.watched, self._ports.clock.now())
         # A record that was recovered may be of an entry that an operator has removed since.
-        removed = [entry for entry in entries if entry.minion in notes.get(entry.jid, _NOTHING).settled]
-        self.writer.put(Key(Kind.ENTRY, entry.jid, entry.minion) for entry in removed)
-        entries = [entry for entry in entries if entry.minion not in notes.get(entry.jid, _NOTHING).settled]
+        settled = {(minion, jid) for jid, job in watched.items() for minion in job.settled}
+        self.writer.put(
+            Key(Kind.ENTRY, entry.jid, entry.minion) for entry in entries if (entry.minion, entry.jid) in settled
+        )
+        entries = [entry for entry in entries if (entry.minion, entry.jid) not in settled]
         for start in range(0, len(entries), _PART):
             part = entries[start : start + _PART]
             self.machine.take_up(jobs, part, self._ports.clock.now())
             gc.freeze()  # a pass of the collector stops all else, so it must not walk through long-lived entries
             await compat.sleep(0)
-        open_jobs = await self._of_store(self._ports.store.open_jobs, self._ports.clock.now())
-        self.step(facts.Restored(notes, open_jobs))
+        self.step(facts.Restored(watched))
         self.restored = True
         gap, before = self._proof.start(), self._cursor
         if before.search < math.inf:
@@ -315,14 +313,12 @@ class RetryShell:
             return self._newer_cursor().as_record()
         if key.kind is Kind.DONE:
             return machine.queue.done.pop(key)
-        if key.kind is Kind.OPEN:
-            return machine.capture.open[jid].as_record() if jid in machine.capture.open else None
         if key.kind is Kind.JOB:
             if jid not in machine.jobs:
                 return None
             job = machine.jobs[jid]
             return {"published_at": job.published_at, "load": dict(job.load)}
-        kept = machine.notes.get(jid) if key.kind is Kind.NOTE else machine.entry(key.minion, jid)
+        kept = machine.watched.get(jid) if key.kind is Kind.WATCHED else machine.entry(key.minion, jid)
         return None if kept is None else kept.as_record()
 
     def request(self, fact: facts.Fact) -> Any:

@@ -1,16 +1,15 @@
 """
 The retry queue in the site's database: a row for each record.
 
-========= ============================================================================================================
-kind      body
-========= ============================================================================================================
-``JOB``   the snapshot of a job: ``published_at``, and the ``load`` without secrets
-``ENTRY`` the entry of one minion and one job (core/retry/entry.py)
-``NOTE``  what is known of a job's minions without an entry (core/retry/notes.py)
-``OPEN``  a job whose outcome is not known yet (core/retry/open_job.py)
-``DONE``  the entry of one minion that has returned the job since it was queued, with its function; until the job is old
-``CURSOR`` how far the log was read; written with the last of what was learned from it
-========= ============================================================================================================
+=========== ==========================================================================================================
+kind        body
+=========== ==========================================================================================================
+``JOB``     the snapshot of a job: ``published_at``, and the ``load`` without secrets
+``ENTRY``   the entry of one minion and one job (core/retry/entry.py)
+``WATCHED`` what is known of a job besides its entries (core/retry/watched.py)
+``DONE``    the entry of one minion that has returned the job since it was queued, with its function; until the job is old
+``CURSOR``  how far the log was read; written with the last of what was learned from it
+=========== ==========================================================================================================
 
 One unreadable record must never keep another from being read. It stays where it is until the engine replaces it.
 
@@ -38,8 +37,7 @@ from saltext.jobs.core.ledger import meta, queue
 from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.retry.entry import CURSOR, ENDED, Entry, Key, Kind, State
-from saltext.jobs.core.retry.notes import Note
-from saltext.jobs.core.retry.open_job import OpenJob
+from saltext.jobs.core.retry.watched import Watched
 from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
@@ -137,13 +135,9 @@ class RetryStore:
         first = f"{datetime.datetime.fromtimestamp(before, datetime.timezone.utc):%Y%m%d%H%M%S%f}"
         queue.forget(self._tables, Kind.DONE, first, self._lease)
 
-    def notes(self) -> dict[str, Note]:
-        """Return the notes, by jid, without unusable ones."""
-        return self._all(Kind.NOTE, "note", Note.from_record)
-
-    def open_jobs(self, now: float) -> dict[str, OpenJob]:
-        """Return the jobs whose outcome is not known, by jid. Their times after ``now`` count as ``now``."""
-        return self._all(Kind.OPEN, "state", lambda record: OpenJob.from_record(record, now))
+    def watched(self, now: float) -> dict[str, Watched]:
+        """Return what is known of jobs besides their entries, by jid, without unusable records."""
+        return self._all(Kind.WATCHED, "record", lambda record: Watched.from_record(record, now))
 
     def cursor(self) -> Cursor | None:
         """Return how far the log was read; None if that is not known."""

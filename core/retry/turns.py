@@ -13,10 +13,9 @@ from collections.abc import Iterable
 from saltext.jobs.core.delivery.steps import RESTING
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
-from saltext.jobs.core.retry.openings import Openings
-from saltext.jobs.core.retry.outbox import Outbox, Purpose
 from saltext.jobs.core.retry.policy import IN_VAIN
 from saltext.jobs.core.retry.queue import Backlog, Queue
+from saltext.jobs.core.retry.waiting import Outbox, Purpose
 
 #: Seconds for which a minion that has just started is left alone.
 SETTLE = 1.0
@@ -28,32 +27,11 @@ _LONGEST_ID = 255
 class Turns:
     """The timers ``("minion", id)`` and ``("replay", id)`` are set here. If ``paused``, no replay begins."""
 
-    def __init__(self, queue: Queue, openings: Openings, outbox: Outbox, paused: bool) -> None:
-        self._queue, self._openings, self._outbox, self.paused = queue, openings, outbox, paused
+    def __init__(self, queue: Queue, outbox: Outbox, paused: bool) -> None:
+        self._queue, self._outbox, self.paused = queue, outbox, paused
         #: Seconds between a sign of life and the replay; up to as much again is added, different for each minion.
         self.settle = SETTLE
         self._started: dict[str, float] = {}  # minion -> when it started, the earliest first
-
-    def alive(self, minion: str, start: bool = False, settled: bool = False) -> None:
-        """
-        A minion is there: begin its next replay soon.
-
-        :param start: whether it has just started.
-        :param settled: whether it has answered a question, so that it needs no time to settle.
-        """
-        backlog = self._queue.backlogs.get(minion)
-        if backlog is None:
-            return
-        backlog.seen = self._queue.now
-        if start:
-            for entry in backlog.entries.values():
-                entry.next_at, entry.started_at = 0.0, self._queue.now
-        if backlog.replay is None:
-            # The jitter spreads a fleet that starts at once. It is the same each time for the same minion.
-            spread = 0.0 if settled else 1.0 + zlib.crc32(minion.encode()) / 2**32
-            self.wake(minion, self._queue.now + self.settle * spread)
-        elif start and backlog.replay.step in RESTING:
-            self._queue.timers.set(("replay", minion), self._queue.now + self.settle)
 
     def wake(self, minion: str, at: float) -> None:
         """Begin the next replay to a minion at ``at``, or as soon after that as it may begin."""
@@ -94,19 +72,32 @@ class Turns:
         """Tell whether windows let an entry be sent: its window is open, or an operator wants it now."""
         if entry.jid in self._queue.backlogs[entry.minion].at_any_time:
             return True
-        return self._openings.may_be_sent(self._queue.jobs[entry.jid], self._queue.now)
+        return self._queue.openings.may_be_sent(self._queue.jobs[entry.jid], self._queue.now)
 
     # -- who is there -------------------------------------------------------------------------------------------------
 
-    def sign_of_life(self, fact: facts.SignOfLife) -> None:
-        """Begin replays to the minions soon."""
-        start = fact.sign is facts.Sign.START
-        for minion in fact.minions:
-            if start and minion in self._queue.backlogs:
-                self._queue.backlogs[minion].started = self._queue.now
-            if start:
-                self.started(minion, self._queue.now)
-            self.alive(minion, start, settled=fact.sign is facts.Sign.ANSWER)
+    def sign_of_life(self, minions: Iterable[str], sign: facts.Sign) -> None:
+        """Minions are there: begin their next replays soon. One that has answered needs no time to settle."""
+        now, timers = self._queue.now, self._queue.timers
+        for minion in minions:
+            if sign is facts.Sign.START:
+                self.started(minion, now)
+            backlog = self._queue.backlogs.get(minion)
+            if backlog is None:
+                continue
+            backlog.seen = now
+            if sign is facts.Sign.START:
+                backlog.started = now
+                for entry in backlog.entries.values():
+                    entry.next_at = 0.0
+                    if entry.delivery is not None:
+                        entry.delivery.started_at = now
+            if backlog.replay is None:
+                # The jitter spreads a fleet that starts at once. It is the same each time for the same minion.
+                spread = 0.0 if sign is facts.Sign.ANSWER else 1.0 + zlib.crc32(minion.encode()) / 2**32
+                self.wake(minion, now + self.settle * spread)
+            elif sign is facts.Sign.START and backlog.replay.step in RESTING:
+                timers.set(("replay", minion), now + self.settle)
 
     def started(self, minion: str, now: float) -> None:
         """Note the start of a minion, with entries or without. It may miss a survey that is under way."""
@@ -122,12 +113,8 @@ class Turns:
         """Tell whether a minion started in the last minute."""
         return self._started.get(minion, 0.0) > self._queue.now - _JUST_STARTED
 
-    def ping(self, minions: Iterable[str]) -> None:
-        """Ping those of these minions to which something may be sent now."""
-        backlogs = self._queue.backlogs
-        there = (minion for minion in minions if self.first(backlogs[minion]) is not None)
+    def ping(self, minions: Iterable[str], idle: bool = False) -> None:
+        """Ping those of these minions to which something may be sent now; with ``idle`` only if no replay is under way."""
+        backlogs = ((minion, self._queue.backlogs[minion]) for minion in minions)
+        there = (minion for minion, backlog in backlogs if not (idle and backlog.replay) and self.first(backlog))
         self._outbox.line_up(Purpose.PING, minions=there)
-
-    def ping_without_replay(self, minions: Iterable[str]) -> None:
-        """Ping those of these minions that have no replay under way."""
-        self.ping(minion for minion in minions if self._queue.backlogs[minion].replay is None)

@@ -236,22 +236,22 @@ _TABLE = (
     (
         "an interrupted job runs again unasked",
         "core/retry/policy.py",
-        "if attempts >= terms.max_attempts:",
+        "if attempts >= case.max_attempts:",
         "if False:",
         QUEUE,
     ),
     (
         "what was killed is delivered",
         "core/retry/capture.py",
-        "if minion in note.killed:",
+        "if minion in watched.killed:",
         "if False:",
         QUEUE,
     ),
     (
         "a kill cancels what was published after it",
-        "core/retry/notes.py",
-        "self._strike(jid, set(), self.get(jid).again.get(work, set()))",
-        "pass",
+        "core/retry/capture.py",
+        "if back := job.again.pop(read.digest, None):",
+        "if back := None:",
         "tests/unit/retry/test_capture.py -k published_after_it",
     ),
     (
@@ -271,8 +271,8 @@ _TABLE = (
     (
         "a job whose minions are not known yet is forgotten in a crash",
         "core/retry/shell.py",
-        "facts.Restored(notes, open_jobs)",
-        "facts.Restored(notes, {})",
+        "facts.Restored(watched)",
+        "facts.Restored({})",
         QUEUE,
     ),
     (
@@ -285,13 +285,13 @@ _TABLE = (
     (
         "a right that was lost is not asked for",
         "core/retry/policy.py",
-        "if permits.denied:",
+        "if case.denied:",
         "if False:",
         QUEUE,
     ),
     (
         "publishes are not limited by the rate",
-        "core/retry/outbox.py",
+        "core/retry/waiting.py",
         "self._tokens -= 1\n",
         "\n",
         "tests/unit/retry/test_machine.py::test_publishes_keep_to_the_rate",
@@ -299,8 +299,8 @@ _TABLE = (
     (
         "minions that come at once get a publish each",
         "core/retry/replay.py",
-        "self._company.put_off(entry.jid, minion, now + self._queue.gather(entry.jid), latest)",
-        "self._company.put_off(entry.jid, minion, now, now)",
+        "self._gathered.join(key, minion, now, gather, longest)",
+        "self._gathered.join(key, minion, now, 0.0, 0.0)",
         "tests/unit/retry/test_machine.py::test_minions_owed_the_same_job_are_one_publish",
     ),
     # job_once, on minions

@@ -314,8 +314,8 @@ class Adversary(World):
         Whether a job is being claimed for the first time, and is not sent yet: a minion that has begun it ignores what is
         sent now. A claim for many minions takes several steps.
         """
-        replay = entry if entry.step in (Step.CLAIMING, Step.SENDING) else None
-        return replay is not None and replay.sent_before is None and (entry.minion, entry.jid) not in self.sent
+        is_claimed = entry.step in (Step.CLAIMING, Step.SENDING)
+        return is_claimed and entry.known.sent_before is None and (entry.minion, entry.jid) not in self.sent
 
     def has_stored(self, minion, jid, record):
         is_first = record["state"] == State.CLAIMED and (minion, jid) not in self.sent
@@ -560,7 +560,7 @@ class Adversary(World):
     def judge(self):
         """Assert that no job was lost, and none ran that must not run."""
         for jid, (_, targets, _) in self.published.items():
-            note = self.machine.notes.get(jid)
+            note = self.machine.watched.get(jid)
             for name in targets:
                 key = name, jid
                 settled = note is not None and (

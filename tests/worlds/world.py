@@ -627,8 +627,8 @@ class World:
 
     @property
     def notes(self):
-        """The notes in the store, by jid."""
-        return {jid: record for jid, _, record in self._rows(Kind.NOTE)}
+        """What the store has of jobs besides their entries, by jid."""
+        return {jid: record for jid, _, record in self._rows(Kind.WATCHED)}
 
     def has_stored(self, minion, jid, record):
         """An entry was stored. Note whether it says that the job began."""

@@ -44,10 +44,10 @@ def queue_of(opts):
     return RetryStore(site_of(opts).tables)
 
 
-def changes(jobs=(), entries=(), notes=()):
-    """What is to be written: snapshots and notes by jid, entries by minion and jid."""
+def changes(jobs=(), entries=(), watched=()):
+    """What is to be written: snapshots and what is watched by jid, entries by minion and jid."""
     return {
         **{Key(Kind.JOB, jid): snapshot for jid, snapshot in dict(jobs).items()},
         **{Key(Kind.ENTRY, jid, minion): record for (minion, jid), record in dict(entries).items()},
-        **{Key(Kind.NOTE, jid): record for jid, record in dict(notes).items()},
+        **{Key(Kind.WATCHED, jid): record for jid, record in dict(watched).items()},
     }

@@ -8,8 +8,8 @@ import pytest
 
 from saltext.jobs.core.ledger import queue
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.notes import Note
 from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.retry.watched import Watched
 from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, changes, record_of, snapshot_of
 from tests.functional.site.conftest import form as form
@@ -34,14 +34,14 @@ def queued(*places):
 
 def test_what_one_process_stores_another_finds(stores):
     places = [("Deploy", "b"), ("deploy", "a"), ("deploy", "A"), ("déploy", "web.example.com")]
-    note = Note(1000.0, {"c"}, {"d"}, {"e": ("root", 900.0)}, {"digest": {"e"}})
-    stores[0].write({**queued(*places), **changes(notes={"deploy": note.as_record()})})
+    job = Watched(1000.0, {"c"}, {"d"}, {"e": ("root", 900.0)}, {"digest": {"e"}}, 900.0, False, {"c", "d", "e"})
+    stores[0].write({**queued(*places), **changes(watched={"deploy": job.as_record()})})
     assert set(owed(stores[1])) == set(places)
     assert owed(stores[1], jid="deploy", minion="a") == [("deploy", "a")]
     assert {minion for _, minion in owed(stores[1], jid="deploy")} == {"a", "A"}
     assert owed(stores[1], minion="b") == [("Deploy", "b")]
     assert {snapshot["load"]["fun"] for _, snapshot in stores[1].entries()} == {"state.apply"}
-    assert stores[1].notes()["deploy"].as_record() == note.as_record()
+    assert stores[1].watched(1e9)["deploy"].as_record() == job.as_record()
 
 
 def test_what_is_removed_is_gone_and_the_rest_stays(stores, sites):
@@ -65,9 +65,7 @@ def test_a_job_whose_entries_never_came_is_forgotten_by_the_next_engine(stores, 
     assert queue.owed(sites[0].tables, ["1", "2"]) == {"1"}
 
 
-@pytest.mark.parametrize(
-    "record", [{"minion": "a"}, {**record_of("a"), "expires_at": float("nan")}, record_of("b"), {"x": object()}]
-)
+@pytest.mark.parametrize("record", [{"minion": "a"}, {**record_of("a"), "expires_at": float("nan")}, {"x": object()}])
 def test_an_unreadable_entry_is_held_and_harms_no_other(stores, caplog, record):
     stores[0].write(queued((JID, "b")))
     stores[0].write(changes({}, {("a", JID): record}))
@@ -79,13 +77,13 @@ def test_an_unreadable_entry_is_held_and_harms_no_other(stores, caplog, record):
 
 
 @pytest.mark.parametrize("rubbish", [{}, {"load": 1, "published_at": 1.0}, {"load": {}, "published_at": float("inf")}])
-def test_an_unreadable_job_or_note_harms_no_other(stores, caplog, rubbish):
-    stores[0].write({**queued(("1", "a"), ("2", "a")), **changes({"2": rubbish}, notes={"1": rubbish})})
+def test_an_unreadable_record_of_a_job_harms_no_other(stores, caplog, rubbish):
+    stores[0].write({**queued(("1", "a"), ("2", "a")), **changes({"2": rubbish}, watched={"1": rubbish})})
     with caplog.at_level(logging.ERROR):
         assert owed(stores[1]) == [("1", "a")]
-        assert stores[1].notes() == {}
+        assert stores[1].watched(1e9) == {}
     assert "Job 2 cannot be replayed" in caplog.text
-    assert "The note of 1 cannot be read" in caplog.text
+    assert "The record of 1 cannot be read" in caplog.text
 
 
 def test_an_engine_that_has_lost_the_lead_stores_nothing(sites):

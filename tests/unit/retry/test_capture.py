@@ -57,7 +57,7 @@ def test_any_number_of_forged_beginnings_takes_little_memory_and_no_genuine_one_
     world.minions["a"].running.clear()
     for number in range(1000):
         world.tell(facts.Acknowledged(f"made-up-{number}", "j1"))
-    assert world.machine.capture.open["j1"].begun == {"a", "b", "c"}
+    assert world.machine.capture.open["j1"].claims == {"a", "b", "c"}
     world.stop("a")
     world.run(60)
     assert (world.state("a", "j1"), world.machine.total) == (State.RUNNING, 1)
