@@ -20,7 +20,7 @@ an engine hangs; or one of these is over.
 Its options are under ``job_recorder:`` and ``job_notices:`` in the master's configuration; ``docs/job_recorder.md`` and
 ``docs/notices.md`` describe them. The ``job_recorder`` runner shows what it does.
 
-This file only wires: policy is in ``core/recorder/pipeline.py`` and ``core/recorder/reported.py``, input and output in
+This file only wires: policy is in ``core/recorder/pipeline.py`` and ``core/recorder/notices.py``, input and output in
 ``core/recorder/consumer.py`` and ``core/recorder/watch.py``.
 """
 
@@ -47,10 +47,9 @@ from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.options import is_configured
 from saltext.jobs.core.options.engines import RecorderSettings, ReturnerChoice
 from saltext.jobs.core.recorder.consumer import Consumer
-from saltext.jobs.core.recorder.notice import GivenUp, Seen, plain
+from saltext.jobs.core.recorder.notices import GivenUp, Reported, Seen, plain
 from saltext.jobs.core.recorder.reading import Reading
 from saltext.jobs.core.recorder.recipients import Recipient, Send, ToPeople, ToReturner
-from saltext.jobs.core.recorder.reported import Reported
 from saltext.jobs.core.recorder.returner import NOTICES, ReturnerModule, notices_of, settings_of
 from saltext.jobs.core.recorder.shell import RecorderShell
 from saltext.jobs.core.recorder.watch import Sights, Watch, known_of

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import salt.payload
 
@@ -23,16 +22,17 @@ from saltext.jobs.core.ledger.outbox import Key, Row
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.recorder.consumer import Consumer
-from saltext.jobs.core.recorder.notice import TEST, GivenUp, Seen
+from saltext.jobs.core.recorder.notices import TEST, GivenUp, Reported, Seen
 from saltext.jobs.core.recorder.reading import reader_of
 from saltext.jobs.core.recorder.recipients import NOTICE
-from saltext.jobs.core.recorder.reported import Reported
 
 log = lines.logger(__name__)
 
 #: Seconds between two looks: at what events tell of, at the engines' signs of life, at the retry queue (each look reads all
 #: of it), and at everything without any event.
 _SOON, _ENGINES, _QUEUE, _ANYWAY = 1.0, 5.0, 15.0, 300.0
+#: Seconds after an event within which what it tells of is written down: the last look must come after that.
+_WRITTEN = 3.0
 #: Most notices that wait for one target; beyond it the oldest are dropped.
 MOST = 200
 #: Events of a batch after which there may be something to report.
@@ -41,15 +41,13 @@ _TELLING = frozenset(("check", "checked", "paused", "resumed", "halted", "comple
 _KNOWN, _WATCHER = Key("record", ""), reader_of("notices:")
 
 
-@dataclass(frozen=True)
-class Sights:
+class Sights(NamedTuple):
     """
-    What the watch looks at; all of it blocks.
+    What the watch looks at; all of it blocks, and raises if it cannot be read.
 
-    :param jids: returns the jids of all batches.
-    :param look: returns how a batch stands, or None if that cannot be read.
-    :param given_up: returns the owed jobs that were given up, by jid, and raises if that cannot be read.
-    :param silent: returns for how many seconds each engine has not answered, 0 if it has.
+    * ``jids``: the jids of all batches; ``look``: how a batch stands, None if it is damaged.
+    * ``given_up``: the owed jobs that were given up, by jid.
+    * ``silent``: for how many seconds each engine has not answered, 0 if it has.
     """
 
     jids: Callable[[], list[str]]
@@ -79,23 +77,26 @@ class Watch:
     ) -> None:
         self._sights, self._reported, self.targets = sights, reported, targets
         self._tables, self._lease, self._quiet = tables, lease, Quiet(log)
-        self._looked = dict.fromkeys(("batches", "queue", "engines"), -math.inf)
-        self._wanted: set[str] = set()
+        # when it looked last at something, and when an event told of that last
+        self._looked, self._told = dict[str, float](), dict[str, float]()
         self._kept, self._rows = b"", list[Row]()
         self.is_closed = False
 
     # -- on the loop --------------------------------------------------------------------------------------------------
 
     def wants(self, tag: str) -> bool:
-        return _is_of_queue(tag) or (tag.startswith("salt/batch/") and _last(tag) in _TELLING)
+        last = tag.rpartition("/")[2]
+        return (
+            last in _TELLING if tag.startswith("salt/batch/") else tag.startswith("salt/job_retry/") and last == "dead"
+        )
 
     def hint(self, tag: str) -> None:
         """Look soon at what an event tells of."""
-        self._wanted.add("queue" if _is_of_queue(tag) else "batches")
+        self._told["queue" if tag.startswith("salt/job_retry/") else "batches"] = time.monotonic()
 
     def look_at_all(self) -> None:
         """Look at everything soon."""
-        self._wanted |= {"batches", "queue"}
+        self._told = dict.fromkeys(("batches", "queue"), time.monotonic())
 
     async def run(self, worker: Worker) -> None:
         """Look until closed. :param worker: the thread to look in."""
@@ -137,11 +138,11 @@ class Watch:
 
     def _is_due(self, what: str, least: float, anyway: float = _ANYWAY) -> bool:
         """Tell whether to look at something now, and note that."""
-        now = time.monotonic()
-        if now - self._looked[what] < (least if what in self._wanted else anyway):
+        now, looked = time.monotonic(), self._looked.get(what, -math.inf)
+        is_told = looked < self._told.get(what, -math.inf) + _WRITTEN
+        if now - looked < (least if is_told else anyway):
             return False
         self._looked[what] = now
-        self._wanted.discard(what)
         return True
 
     def _keep(self) -> None:
@@ -149,28 +150,13 @@ class Watch:
         for notice in self._reported.written():
             # at most one test waits for a target, so that tests push out no notice
             key = Key(NOTICE, TEST if notice["kind"] == TEST else notice["id"])
-            self._rows.append(Row(key, notice["time"], body=_packed(notice)))
-        known = _packed(self._reported.record())
+            self._rows.append(Row(key, notice["time"], body=salt.payload.dumps(notice)))
+        known: bytes = salt.payload.dumps(self._reported.record())
         if known == self._kept and not self._rows:
             return
-        readers = {target.reader: target for target in self.targets}
-        gone = outbox.report(
-            self._tables, _WATCHER, Row(_KNOWN, 0.0, body=known), list(readers), self._rows, MOST, self._lease
-        )
+        row, readers = Row(_KNOWN, 0.0, body=known), {target.reader: target for target in self.targets}
+        gone = outbox.report(self._tables, _WATCHER, row, list(readers), self._rows, MOST, self._lease)
         self._kept, self._rows = known, []
         for reader, count in gone.items():
             readers[reader].lost += count
             readers[reader].recount()
-
-
-def _packed(content: Mapping[str, Any]) -> bytes:
-    packed: bytes = salt.payload.dumps(dict(content))
-    return packed
-
-
-def _last(tag: str) -> str:
-    return tag.rpartition("/")[2]
-
-
-def _is_of_queue(tag: str) -> bool:
-    return tag.startswith("salt/job_retry/") and _last(tag) == "dead"

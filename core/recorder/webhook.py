@@ -7,6 +7,7 @@ hold a secret too, may ever be logged or be in an error.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import http.client
@@ -14,18 +15,12 @@ import json
 import ssl
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
-
-from saltext.jobs.core.errors import JobsError
+from urllib.parse import urlsplit
 
 #: The header that a receiver checks: ``sha256=`` and the HMAC of the body in hexadecimal.
 SIGNATURE = "X-Salt-Signature"
 #: Most seconds for one network operation.
 _PATIENCE = 10.0
-
-
-class Undelivered(JobsError):
-    """A notice has not arrived, as far as known; the message says why."""
 
 
 class Webhook:
@@ -39,32 +34,26 @@ class Webhook:
         self._url, self._secret, self._ca_file, self._patience = urlsplit(url), secret, ca_file, patience
 
     def __call__(self, notice: Mapping[str, Any]) -> None:
-        """Send a notice. :raises Undelivered: if anything goes wrong."""
-        try:
-            status = self._post(json.dumps(notice).encode())
-        except (OSError, http.client.HTTPException, ValueError) as exc:
-            raise Undelivered(_said(exc)) from None  # the cause may name the address
-        if not 200 <= status < 300:
-            raise Undelivered(f"the receiver answers {status}")
-
-    def _post(self, body: bytes) -> int:
+        """Send a notice. :raises OSError: saying why it has not arrived, as far as known."""
+        body = json.dumps(notice).encode()
         headers = {"Content-Type": "application/json", "User-Agent": "saltext-jobs", "Connection": "close"}
         if self._secret:
             headers[SIGNATURE] = signature(self._secret.encode(), body)
-        connection = self._connection(self._url)
+        path = f"{self._url.path or '/'}{f'?{self._url.query}' if self._url.query else ''}"
         try:
-            path = f"{self._url.path or '/'}{f'?{self._url.query}' if self._url.query else ''}"
-            connection.request("POST", path, body, headers)
-            return connection.getresponse().status  # a redirect counts as a refusal
-        finally:
-            connection.close()
+            with contextlib.closing(self._connection(self._url.hostname or "")) as connection:
+                connection.request("POST", path, body, headers)
+                status = connection.getresponse().status  # a redirect counts as a refusal
+        except (OSError, http.client.HTTPException, ValueError) as exc:
+            raise ConnectionError(_said(exc)) from None  # the cause may name the address
+        if not 200 <= status < 300:
+            raise ConnectionError(f"the receiver answers {status}")
 
-    def _connection(self, url: SplitResult) -> http.client.HTTPConnection:
-        host = url.hostname or ""
-        if url.scheme == "http":
-            return http.client.HTTPConnection(host, url.port, timeout=self._patience)
+    def _connection(self, host: str) -> http.client.HTTPConnection:
+        if self._url.scheme == "http":
+            return http.client.HTTPConnection(host, self._url.port, timeout=self._patience)
         trusted = ssl.create_default_context(cafile=self._ca_file or None)
-        return http.client.HTTPSConnection(host, url.port, timeout=self._patience, context=trusted)
+        return http.client.HTTPSConnection(host, self._url.port, timeout=self._patience, context=trusted)
 
 
 def signature(secret: bytes, body: bytes) -> str:

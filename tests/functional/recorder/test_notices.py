@@ -66,17 +66,21 @@ class Site:
             self.engine.wait()
             self.engine = None
 
-    def fail_a_batch(self):
-        """A batch that ends on two minions, on one of them without success; the bus has an event of it."""
+    def fail_a_batch(self, late=0.0):
+        """A batch that ends on two minions, on one without success; the bus has an event of it, which may come before."""
         self._count += 1
         jid = f"2026051610111213{self._count:04}"
         bench = Bench("ab", "2", jid=jid)
         bench.sent()
         bench.returns("a")
         bench.returns("b", retcode=1)
-        bench.keep(self.store, ended=True)
+        if not late:
+            bench.keep(self.store, ended=True)
         with salt.utils.event.get_event("master", self.opts["sock_dir"], opts=self.opts, listen=False) as bus:
             bus.fire_event({"jid": jid}, f"salt/batch/{jid}/complete")
+        if late:
+            time.sleep(late)
+            bench.keep(self.store, ended=True)
         return jid
 
     def give_up(self, jid, *minions):
@@ -171,6 +175,12 @@ def test_a_notice_that_its_receiver_refuses_delays_no_other(site, receiver):
         requests.ask(site.opts, JOB_RECORDER, {"do": "test_notice"})
         wait_for(lambda had=had: len(receiver.got) > had, what="a test arrives")
     assert receiver.kinds() == ["test"] * 4
+
+
+def test_a_batch_that_is_written_down_only_after_its_event_is_reported_soon(site, receiver):
+    site.start()
+    site.fail_a_batch(late=1.5)
+    wait_for(lambda: receiver.kinds() == ["failed"], what="the failure is told")
 
 
 def test_a_forged_event_tells_nothing(site, receiver):

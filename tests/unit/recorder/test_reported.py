@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.options.engines import NOTICES
-from saltext.jobs.core.recorder.notice import NAMED, GivenUp, Seen, plain
-from saltext.jobs.core.recorder.reported import Reported
+from saltext.jobs.core.recorder.notices import NAMED, GivenUp, Reported, Seen, plain
 
 JID, RETRY = "20260516101112131415", "20260516111112131415"
 COUNTS = dict.fromkeys(
