@@ -14,7 +14,6 @@ import re
 from collections.abc import Mapping
 
 from docs import diagrams, options
-from saltext.jobs.core.batch import inflight
 from saltext.jobs.core.delivery import steps
 from saltext.jobs.core.retry import entry
 
@@ -24,11 +23,10 @@ PAGES = (PAGE, PAGE.parent / "reference" / "options.md")
 #: Name of a table in the page -> the states, and to which each may go.
 TABLES: dict[str, tuple[type[enum.Enum], Mapping[enum.Enum, frozenset[enum.Enum]]]] = {
     "entry": (entry.State, entry.TRANSITIONS),
-    "replay": (steps.Step, steps.TRANSITIONS),
-    "flight": (inflight.Phase, inflight.TRANSITIONS),
+    "delivery": (steps.Step, steps.TRANSITIONS),
 }
 #: The texts of the pictures, for readers who cannot see them.
-TITLES = {"entry": "An entry of the retry queue", "replay": "A replay", "flight": "A minion in flight"}
+TITLES = {"entry": "An entry of the retry queue", "delivery": "A delivery"}
 _MEMBER = re.compile(r'^\s+([A-Z_]+) = "[^"]*"  # (.+)$', re.MULTILINE)
 _PLACE = re.compile(r"(<!-- table of ([\w.]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 

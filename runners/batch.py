@@ -279,7 +279,7 @@ def minions(jid: object, state: object = None) -> catalog.Minions:
 
         salt-run batch.minions 20260516101112131415 state=failed
     """
-    from saltext.jobs.core.batch.outcomes import Outcome
+    from saltext.jobs.core.batch.member import Outcome
 
     if state is not None:
         kinds.choice("pending", "active", *(outcome.value for outcome in Outcome)).given("state", state)

@@ -6,8 +6,8 @@ Asynchronous batches. A batch takes this path through the files; the head of eac
     shell        adopts batches, and turns what the log, the bus and requests say into facts
     live         writes what a fact has changed, then has the machine's effects carried out (store); and says to how
                  many minions each batch may send beside the others
-    machine      facts in, effects out: sending, holding and ending work on the state and its parts
-                 (facts, state, kept; pending, pace, gates, inflight, outcomes)
+    machine      facts in, effects out: sending and ending work on the state and its parts
+                 (facts, state; roster, member, pending, pace, gates)
     effects      publishes, asks, looks up, announces; each outcome is a fact again
 
 summary and metrics tell how a batch stands; catalog, native, watch, tables and doctor serve the runner.

@@ -14,7 +14,7 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.batch import native, summary
 from saltext.jobs.core.batch.facts import Returned
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.outcomes import Outcome
+from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
@@ -75,7 +75,7 @@ class Catalog:
 
     def _ask_queue(self, batch: Batch) -> None:
         """Of the minions that were handed over and have not returned: those that are owed nothing any more are away."""
-        names = [minion for minion, ended in batch.outcomes.items() if ended[0] is Outcome.QUEUED]
+        names = [minion for minion, member in batch.members.items() if member.ended is Outcome.QUEUED]
         if not names or self._owed is None:
             return
         try:
@@ -85,7 +85,7 @@ class Catalog:
             return
         for minion in names:
             is_owed, since, why = owed.get(minion, (False, 0.0, "not there, and not owed the job by job_retry"))
-            since = since or batch.outcomes[minion][1]
+            since = since or batch.members[minion].since
             if not is_owed:
                 batch.settle(minion, Outcome.OFFLINE, since, None)
             self._told.setdefault(batch.spec.jid, {})[minion] = {"since": since, "why": why}

@@ -7,7 +7,6 @@ into the job cache is repeated here until it succeeds. Everything that blocks ru
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import subprocess
@@ -25,6 +24,7 @@ from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
 from saltext.jobs.core.batch.plan import not_passed
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import announcement
+from saltext.jobs.core.delivery.known import Evidence, Said
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.functions import runs_states
@@ -78,7 +78,7 @@ async def _ping(ports: Ports, live: Live, effect: facts.Ping) -> None:
     except NoMinionMatched:
         pass
     except (PublishFailed, JobCacheError) as exc:
-        live.step(facts.PingFailed(str(exc)))
+        live.step(facts.Pinged(str(exc)))
         return
     live.step(facts.Pinged())
 
@@ -139,60 +139,55 @@ async def store_load(ports: Ports, spec: Spec, is_new: bool) -> None:
     await ports.cache_worker.call(ports.cache.keep_load, spec.jid, load, spec.minions, is_new)
 
 
-async def _probe(ports: Ports, live: Live, effect: facts.Probe) -> None:
+async def _ask(ports: Ports, live: Live, effect: facts.Ask) -> None:
     def told(said: Found) -> None:
-        live.step(facts.Probed(tuple(sorted(said.running)), tuple(sorted(said.idle))))
+        # Minions that have answered need not wait for the others.
+        ports.loop.spawn_callback(_take_answers, ports, live, said)
 
     minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
+    # The first time a minion may still be about to begin, so what its records say does not matter yet.
+    doubted = [minion for minion in minions if live.batch.members[minion].idle]
     try:
-        said = await ports.questions.find_job(live.jid, minions, timeout, told=told, records=False)
+        said = await ports.questions.find_job(live.jid, minions, timeout, told=told, doubted=doubted)
     except NoMinionMatched:
-        live.step(facts.Probed(silent=minions))
+        live.step(facts.Asked({Evidence.SILENT: minions}))
         return
     except (PublishFailed, JobCacheError) as exc:
         log.warning("Batch %s: %d minions could not be asked: %s", live.jid, len(minions), exc)
-        live.step(facts.Probed(unasked=minions))
+        live.step(facts.Asked({Evidence.UNASKED: minions}))
         return
-    live.step(facts.Probed(silent=tuple(minion for minion in minions if minion in said.silent)))
+    await _take_answers(ports, live, said)
 
 
-async def _ask_records(ports: Ports, live: Live, effect: facts.AskRecords) -> None:
-    def told(said: Found) -> None:
-        # Minions that have answered need not wait for the others.
-        ports.loop.spawn_callback(_take_records, ports, live, said)
-
-    minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
-    try:
-        said = await ports.questions.find_job(live.jid, minions, timeout, told=told, doubted=minions)
-    except (NoMinionMatched, PublishFailed, JobCacheError) as exc:
-        log.info("Batch %s: what %d minions have on record is not known: %s", live.jid, len(minions), exc)
-        live.step(facts.Probed(unasked=minions))
-        return
-    await _take_records(ports, live, said)
-
-
-async def _take_records(ports: Ports, live: Live, said: Found) -> None:
+async def _take_answers(ports: Ports, live: Live, said: Found) -> None:
+    spec = live.batch.spec
     # One that applies other states may keep the job in a queue of its own (``queue=True``), where ``find_job`` does
     # not look. It begins once they have ended.
-    spec = live.batch.spec
-    if waiting := said.applying if runs_states(spec.fun) else frozenset():
-        live.step(facts.Probed(running=tuple(sorted(waiting))))
-        said = dataclasses.replace(said, running=said.running - waiting, idle=said.idle - waiting)
+    waiting = said.applying if runs_states(spec.fun) else frozenset[str]()
     others = {minion for minion, data in said.ran.items() if not once.is_return_of(spec.fun, data)}
     for minion in sorted(others):
         log.warning("Batch %s: %s has run another function under its jid, for another master", live.jid, minion)
     returns = {minion: data for minion, data in said.ran.items() if minion not in others}
+    fetched = Evidence.FETCHED
     try:
         if returns:
             await ports.cache_worker.call(ports.cache.store_kept, live.jid, spec.fun, returns)
     except JobCacheError as exc:
         log.info("Batch %s: returns that minions have kept cannot be stored: %s", live.jid, exc)
-        live.step(facts.Probed(unasked=tuple(sorted(said.ran))))
-    never, age = set[str](), ports.clock.now() - (live.batch.started or 0.0)
+        fetched = Evidence.UNASKED
+    told = {
+        Evidence.RUNS: said.running | waiting,
+        Evidence.IDLE: (said.idle | others) - waiting,
+        fetched: returns.keys(),
+        Evidence.SILENT: said.silent,
+    }
+    records = dict.fromkeys(others, Said.INTERRUPTED)
     if once.is_recorded([spec.fun], spec.options):
-        known = said.idle & said.records.keys()
-        never = {minion for minion in known if said.records[minion].about(age) == "never"}
-    live.step(facts.Recorded(tuple(sorted(said.answered)), tuple(sorted(said.silent)), tuple(sorted(never))))
+        age = ports.clock.now() - (live.batch.started or 0.0)
+        records |= {minion: Said.of(record.about(age)) for minion, record in said.records.items()}
+    each = {evidence: tuple(sorted(minions)) for evidence, minions in told.items() if minions}
+    if each:
+        live.step(facts.Asked(each, records))
 
 
 async def _kill(ports: Ports, live: Live, effect: facts.Kill) -> None:
@@ -201,7 +196,6 @@ async def _kill(ports: Ports, live: Live, effect: facts.Kill) -> None:
         await publisher.kill_job(live.jid, effect.minions, kill_jid=publisher.new_jid(), gently=effect.gently)
     except PublishFailed as exc:
         log.warning("Batch %s: a kill on %d minions failed: %s", live.jid, len(effect.minions), exc)
-    live.step(facts.KillSent(effect.minions, effect.gently))
 
 
 async def _check_rights(ports: Ports, live: Live, effect: facts.CheckRights) -> None:
@@ -221,7 +215,7 @@ async def _check(ports: Ports, live: Live, effect: facts.Check) -> None:
     reason = await ask(ports, live, effect)
     if reason:
         log.warning("Batch %s: the check of stage %d was not passed: %s", live.jid, effect.stage + 1, reason)
-    live.step(facts.Checked(effect.stage, not reason, reason))
+    live.step(facts.Checked(effect.stage, reason))
 
 
 async def _ask_runner(ports: Ports, live: Live, effect: facts.Check) -> str:
@@ -322,8 +316,7 @@ _EFFECTS: dict[type, Callable[[Ports, Live, Any], Awaitable[None]]] = {
     facts.Ping: _ping,
     facts.Publish: _publish,
     facts.LookUp: _look_up,
-    facts.Probe: _probe,
-    facts.AskRecords: _ask_records,
+    facts.Ask: _ask,
     facts.Kill: _kill,
     facts.CheckRights: _check_rights,
     facts.Check: _check,

@@ -2,50 +2,40 @@
 What becomes of minions that were sent to: they return; or they are overdue, asked, killed, and given up in the end. Minions
 that are not there are left out, or handed over to the retry queue (``offline``).
 
-Part of the batch machine. Where returns can be proven, they are proven before they become facts. Starts are
-unauthenticated: a forged one causes a short delay, never a success. A kill that was sent proves nothing: the minion is
-asked whether it still runs the job. This part must never give a minion up before a last look into the job cache.
-Pure: stdlib only.
+Part of the batch machine: ``member.py`` decides what follows from what is known of a minion, and ``_carry_out`` does it.
+Where returns can be proven, they are proven before they become facts. Starts are unauthenticated: a forged one causes a
+short delay, never a success. A kill that was sent proves nothing: the minion is asked whether it still runs the job. This
+part must never give a minion up before a last look into the job cache. Pure: stdlib only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch import facts, member
 from saltext.jobs.core.batch.facts import Effect
-from saltext.jobs.core.batch.inflight import KILLS, Flight, Phase
-from saltext.jobs.core.batch.outcomes import Outcome
+from saltext.jobs.core.batch.member import IN_DOUBT, KILL_PAUSE, TERM_PAUSE, Decision, Outcome
 from saltext.jobs.core.batch.state import BatchState
+from saltext.jobs.core.delivery.known import Evidence, Said
+from saltext.jobs.core.delivery.steps import Step
 
 
 def returned(batch: BatchState, fact: facts.Returned, now: float) -> list[Effect]:
     """A minion has returned: this frees its slot."""
     if not batch.wants_return(fact.minion):
         return []
-    _has_received_it(batch, fact.minion)
-    batch.settle(fact.minion, _outcome_of(batch, fact), now, fact.retcode)
+    _charge(batch, fact.minion)
+    known = batch.members[fact.minion]
+    # A job that was told to terminate may still return: its failure is our doing.
+    bad = Outcome.TIMED_OUT if known.expired else Outcome.FAILED
+    batch.settle(fact.minion, bad if fact.retcode else Outcome.COMPLETED, now, fact.retcode)
     return batch.check_budget()
 
 
-def _has_received_it(batch: BatchState, minion: str) -> bool:
-    """A minion has received the job after all: take it out of those pending, and tell whether it was among them."""
-    if minion not in batch.maybe_received:
-        return False
-    batch.maybe_received.discard(minion)
-    batch.waiting.drop(minion)
-    batch.presence.unseen.pop(minion, None)
-    batch.pace.charge(1)
-    return True
-
-
-def _outcome_of(batch: BatchState, fact: facts.Returned) -> Outcome:
-    if not fact.retcode:
-        return Outcome.COMPLETED
-    flight = batch.flights.get(fact.minion)
-    # A job that was told to terminate may still return: its failure is our doing.
-    timed_out = flight.expired if flight else batch.record.timed_out(fact.minion)
-    return Outcome.TIMED_OUT if timed_out else Outcome.FAILED
+def _charge(batch: BatchState, minion: str) -> None:
+    """A minion has received the job: if it is pending, it counts against the wave after all."""
+    if minion in batch.pending:
+        batch.pace.charge(1)
 
 
 def acknowledged(batch: BatchState, fact: facts.Acknowledged, now: float) -> list[Effect]:
@@ -53,134 +43,120 @@ def acknowledged(batch: BatchState, fact: facts.Acknowledged, now: float) -> lis
     minion = fact.minion
     if not batch.wants_acknowledgement(minion):
         return []
-    if batch.record.is_guess(minion):
-        batch.record.reopen(minion)
-        batch.to_hand_over.pop(minion, None)
-        batch.inflight.revive(minion, now)
-    elif _has_received_it(batch, minion):
-        batch.inflight.revive(minion, now)
-    batch.inflight.seen_running(minion, now, begins=True)
-    return kill_what_was_late(batch)
+    known = batch.members[minion]
+    if known.step is None:
+        _charge(batch, minion)
+        known.kills, known.expired = 0, False
+    _runs(batch, minion, Evidence.BEGUN, now)
+    return kill_what_was_late(batch, now)
 
 
-def started(batch: BatchState, fact: facts.Started, _now: float) -> list[Effect]:
+def _runs(batch: BatchState, minion: str, evidence: Evidence, now: float) -> Decision:
+    """A minion runs the job: take that, and return what follows unless it is just that the minion goes on."""
+    known = batch.members[minion]
+    doubted = known.step in IN_DOUBT or known.step is Step.LOOKING
+    known.take(evidence, now)
+    known.since = now
+    if evidence is Evidence.BEGUN:
+        known.claimed, known.ran_since = True, now
+    decision = member.seen(known, batch.spec, now, doubted, batch.killing)
+    due = decision.due if isinstance(decision, member.Go) else None
+    batch.go(minion, Step.RUNNING, due)
+    return decision
+
+
+def started(batch: BatchState, fact: facts.Started, now: float) -> list[Effect]:
     """A minion's process has started."""
-    batch.inflight.forget(fact.minion)
+    if batch.wants_start(fact.minion):
+        batch.change(fact.minion).starts(now)
     return []
 
 
 def events_lost(batch: BatchState, _fact: facts.EventsLost, _now: float) -> list[Effect]:
     """The bus may have lost events."""
-    batch.inflight.doubt_silence()
+    batch.doubt_silence()
     return []
 
 
 def ticked(batch: BatchState, _fact: facts.Tick, now: float) -> list[Effect]:
-    """Time has passed: look for overdue minions, and halt if a check has timed out. The first Tick starts the batch."""
+    """Time has passed: look for overdue minions. The first Tick starts the batch."""
     if batch.started is None:
         batch.started = now
         return [facts.Announce("new")]
-    again, last = batch.inflight.overdue(now)
-    late = None if batch.halted else batch.checks.timed_out(now)
-    effects = batch.halt(late) if late else []
-    return effects + look_for(batch, again) + look_for(batch, last, last=True)
+    due = batch.overdue(now)
+    last = batch.at(due, Step.ANSWERED)
+    first = [minion for minion in due if minion not in set(last)] if last else due
+    return look_for(batch, first, Step.LOOKING) + look_for(batch, last, Step.LOOKING_AGAIN)
 
 
-def look_for(batch: BatchState, minions: Iterable[str], last: bool = False) -> list[Effect]:
-    """Look for the returns of minions; after the ``last`` look, minions without one are given up."""
-    chosen = batch.inflight.look_for(minions, last)
+def look_for(batch: BatchState, minions: Iterable[str], step: Step) -> list[Effect]:
+    """Look for the returns of minions; after the last look (LOOKING_AGAIN), minions without one are given up."""
+    chosen = tuple(minions)
+    for minion in chosen:
+        batch.go(minion, step)
     return [facts.LookUp(chosen)] if chosen else []
 
 
 def looked_up(batch: BatchState, fact: facts.LookedUp, now: float) -> list[Effect]:
     """The job cache was read: take its returns, and ask the other minions or give them up."""
     effects: list[Effect] = []
-    batch.catching_up.difference_update(fact.minions)
+    if fact.minions == batch.catching_up:
+        batch.catching_up = ()
     for minion, retcode in fact.found:
         effects += returned(batch, facts.Returned(minion, retcode), now)
-    to_ask, to_give_up = batch.inflight.not_found(fact.minions)
-    for minion in to_give_up:
-        effects += _give_up(batch, minion, now)
-    if to_ask:
-        effects.append(facts.Probe(to_ask))
-    return effects + batch.check_budget()
+    to_ask = tuple(batch.at(fact.minions, Step.LOOKING))
+    for minion in batch.at(fact.minions, Step.LOOKING_AGAIN):
+        effects += _carry_out(batch, {minion: member.given_up(batch.members[minion], batch.spec)}, now)
+    for minion in to_ask:
+        batch.go(minion, Step.ASKING).ask(now)
+    return effects + ([facts.Ask(to_ask)] if to_ask else []) + batch.check_budget()
 
 
-def probed(batch: BatchState, fact: facts.Probed, now: float) -> list[Effect]:
-    """Minions were asked whether they run the job."""
-    to_kill, to_terminate = [], []
-    for minion in batch.inflight.in_doubt(fact.running):
-        batch.inflight.seen_running(minion, now)
-        too_long, killed = batch.inflight.has_run_too_long(minion, now), batch.flights[minion].kills
-        if too_long and not killed and not batch.killing:
-            to_terminate.append(minion)
-        elif (too_long or batch.killing) and killed < KILLS:
-            to_kill.append(minion)
-    believed = batch.inflight.idle(fact.idle, now)
-    connecting = now < batch.presence.settled_at  # silence is no evidence then
-    final = [] if connecting else batch.inflight.silent(fact.silent, now)
-    unasked = (*fact.unasked, *fact.silent) if connecting else fact.unasked
-    batch.inflight.unasked([minion for minion in unasked if minion not in final], now)
-    ask: list[Effect] = [facts.AskRecords(believed)] if believed else []
-    effects = look_for(batch, final, last=True) + terminate(batch, to_terminate) + kill(batch, to_kill)
-    return effects + ask
+def asked(batch: BatchState, fact: facts.Asked, now: float) -> list[Effect]:
+    """Minions were asked whether they run the job. Silence is no evidence while minions still connect."""
+    decisions = {}
+    for evidence, minions in fact.told.items():
+        if evidence is Evidence.RUNS:
+            for minion in batch.at(minions, *IN_DOUBT):
+                decisions[minion] = _runs(batch, minion, evidence, now)
+            continue
+        if evidence is Evidence.SILENT and now < batch.pending.settled_at:
+            evidence = Evidence.UNASKED
+        for minion in batch.at(minions, Step.ASKING):
+            known = batch.members[minion]
+            known.take(evidence, now, fact.said.get(minion, Said.NOTHING))
+            decisions[minion] = member.answered(known, batch.spec, now)
+    return _carry_out(batch, decisions, now)
 
 
-def recorded(batch: BatchState, fact: facts.Recorded, now: float) -> list[Effect]:
-    """
-    Minions were asked for their records. That the job has not begun is believed, unless they turn out to run it. Silent ones
-    are asked again, a few times.
-    """
-    batch.inflight.never_begun(fact.never)
-    batch.inflight.recorded(fact.minions, now)
-    batch.inflight.records_unknown(fact.silent, now)
-    return []
+def _carry_out(batch: BatchState, decisions: dict[str, Decision], now: float) -> list[Effect]:
+    """Do what is decided about minions."""
+    look, killed, gently = list[str](), list[str](), list[str]()
+    effects: list[Effect] = []
+    for minion, decision in decisions.items():
+        if isinstance(decision, member.Kill):
+            (gently if decision.gently else killed).append(minion)
+        elif isinstance(decision, member.Again):
+            batch.members[minion].resends += 1
+            put_back(batch, [minion])
+        elif isinstance(decision, member.End):
+            if decision.outcome is None:
+                leave_out(batch, [minion], now)
+            else:
+                batch.settle(minion, decision.outcome, now, None)
+            effects += batch.check_budget()
+        elif decision.step is Step.LOOKING_AGAIN:
+            look.append(minion)
+        elif decision.step is not Step.RUNNING:
+            batch.go(minion, *decision)
+    effects += look_for(batch, look, Step.LOOKING_AGAIN)
+    return effects + kill(batch, gently, now, gently=True) + kill(batch, killed, now)
 
 
-def _give_up(batch: BatchState, minion: str, now: float) -> list[Effect]:
-    """Settle a minion that has no return anywhere."""
-    flight = batch.flights[minion]
-    if _never_got_it(batch, minion, flight):
-        batch.resends[minion] += 1
-        batch.put_back([minion])
-        return []
-    if flight.kills and flight.idle:
-        batch.settle(minion, Outcome.TIMED_OUT if flight.expired else Outcome.KILLED, now, None)
-    elif flight.seen or _is_lost(batch, minion, flight):
-        batch.settle(minion, Outcome.LOST, now, None)
-    else:
-        leave_out(batch, [minion], now)
-    batch.record.begun.update([minion] if flight.seen else [])
-    return batch.check_budget()
-
-
-def _is_lost(batch: BatchState, minion: str, flight: Flight) -> bool:
-    """
-    Tell whether a minion may have begun the job: then it is lost, not just away. That it has answered a ping says nothing
-    of the time at which it was sent the job.
-
-    With ``offline=queue`` a silent minion goes to the retry queue, which asks it before it delivers anything.
-    """
-    return bool(flight.idle) or (batch.spec.offline != "queue" and batch.inflight.may_have_begun(minion))
-
-
-def _never_got_it(batch: BatchState, minion: str, flight: Flight) -> bool:
-    """
-    Tell whether a minion that neither runs the job nor has returned it never got it: then it is sent the job again.
-
-    That is assumed if the outcome of its publish is not known, if its own records say so, or if its start would have
-    been heard. A minion that did receive the job ignores the duplicate jid.
-    """
-    if flight.kills or not batch.inflight.is_idle(flight):
-        return False
-    if flight.seen and not flight.never_begun:
-        return False
-    if flight.restarted and not flight.never_begun:
-        return False  # it may have begun, and would not ignore the job
-    if flight.unknown:
-        return True
-    begins_aloud = batch.spec.acks and not flight.unheard
-    return (flight.never_begun or begins_aloud) and batch.resends[minion] < batch.spec.probe_attempts
+def put_back(batch: BatchState, minions: list[str]) -> None:
+    """Make minions pending again."""
+    batch.put_back(minions)
+    batch.pace.charge(-len(minions))
 
 
 def leave_out(batch: BatchState, minions: list[str], now: float) -> None:
@@ -191,8 +167,6 @@ def leave_out(batch: BatchState, minions: list[str], now: float) -> None:
     outcome = Outcome.FAILED if batch.spec.offline == "fail" else Outcome.OFFLINE
     for minion in minions:
         batch.settle(minion, outcome, now, None)
-    if batch.spec.offline == "queue":
-        batch.to_hand_over.update(dict.fromkeys(minions))
 
 
 def hand_over(batch: BatchState, now: float) -> list[Effect]:
@@ -200,36 +174,35 @@ def hand_over(batch: BatchState, now: float) -> list[Effect]:
     Hand minions that were not there over to the retry queue, once all others have ended. Until then the batch may find
     that the job must not go on, and the queue knows nothing of stages, checks and failures.
     """
-    waits = batch.paused or batch.has_more() or batch.flights or batch.is_publishing() or batch.checks.under_way
-    if waits or batch.halted or not batch.to_hand_over:
+    waits = batch.paused or batch.pending or batch.flights or batch.is_publishing() or batch.checks.stage is not None
+    if waits or batch.halted or not batch.hands_over():
         return []
-    minions = tuple(batch.to_hand_over)
+    minions = tuple(minion for minion, known in batch.members.items() if known.ended is Outcome.OFFLINE)
     for minion in minions:
         batch.settle(minion, Outcome.QUEUED, now, None)
     return [facts.Queue(minions)]
 
 
-def kill_what_was_late(batch: BatchState) -> list[Effect]:
-    """Kill the job on minions whose publish was under way when an operator asked for the kill."""
+# -- kills ------------------------------------------------------------------------------------------------------------
+
+
+def kill_what_was_late(batch: BatchState, now: float) -> list[Effect]:
+    """Kill the job on minions that were not killed yet, although an operator wants it: their publish was under way."""
     if not batch.killing:
         return []
-    late = (minion for minion, flight in batch.flights.items() if not flight.kills)
-    return kill(batch, [minion for minion in late if not batch.inflight.is_in(minion, Phase.SENDING)])
+    late = [minion for minion, known in batch.flights.items() if not known.kills and known.step is not Step.SENDING]
+    return kill(batch, late, now)
 
 
-def kill(batch: BatchState, minions: Iterable[str]) -> list[Effect]:
-    """Send minions a kill."""
-    chosen = batch.inflight.kill(minions)
-    return [facts.Kill(chosen)] if chosen else []
+def kill(batch: BatchState, minions: Iterable[str], now: float, gently: bool = False) -> list[Effect]:
+    """
+    Send minions a kill, and ask soon whether it has worked.
 
-
-def terminate(batch: BatchState, minions: Iterable[str]) -> list[Effect]:
-    """Terminate the job on minions that have run it for too long; it is killed later if it does not end."""
-    chosen = batch.inflight.kill(minions, expired=True)
-    return [facts.Kill(chosen, gently=True)] if chosen else []
-
-
-def kill_sent(batch: BatchState, fact: facts.KillSent, now: float) -> list[Effect]:
-    """A kill was tried."""
-    batch.inflight.kill_sent(fact.minions, fact.gently, now)
-    return []
+    :param gently: terminate the job on minions that have run it for too long; it is killed later if it does not end.
+    """
+    chosen = tuple(minions)
+    for minion in chosen:
+        known = batch.go(minion, Step.SENT, now + (TERM_PAUSE if gently else KILL_PAUSE))
+        known.kills, known.unanswered = known.kills + 1, 0
+        known.expired = known.expired or gently
+    return [facts.Kill(chosen, gently)] if chosen else []

@@ -6,72 +6,64 @@ Minions are given by id. Pure: stdlib only.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
+
+from saltext.jobs.core.delivery.known import Evidence, Said
 
 # -- facts ------------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
 class Fact:
     """What has happened to a batch."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
+class Tick(Fact):
+    """Time has passed beyond ``Batch.next_due``."""
+
+
+@dataclass(frozen=True)
+class Recovered(Fact):
+    """
+    The engine has restarted: nothing that was under way has a known outcome.
+
+    * ``settled_at``: Unix time until which minions are still connecting, if the master has just started too; else 0.0.
+    * ``taken_over``: another master may have driven the batch before, and may have ended together with its engine.
+    * ``shared``: the batch sends only to minions that it is allotted.
+    """
+
+    settled_at: float = 0.0
+    taken_over: bool = False
+    shared: bool = False
+
+
+@dataclass(frozen=True)
 class Seen(Fact):
     """Minions are there: they have answered a ping."""
 
     minions: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Pinged(Fact):
-    """A presence ping is over; the minions that have answered were reported as Seen."""
+    """
+    A presence ping is over; the minions that have answered were reported as Seen. ``failure``: why it was not confirmed.
+    """
+
+    failure: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class PingFailed(Fact):
-    """The presence ping under way was not confirmed."""
-
-    reason: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Returned(Fact):
-    """A minion returned the job, now or earlier."""
-
-    minion: str
-    retcode: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Acknowledged(Fact):
-    """A minion said that it has begun."""
-
-    minion: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Started(Fact):
-    """A minion process has started, or may have: it has forgotten which jobs it received."""
-
-    minion: str
-
-
-@dataclasses.dataclass(frozen=True)
-class EventsLost(Fact):
-    """The bus may have lost events: the silence of a minion is no evidence any more."""
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Published(Fact):
     """The publish under way has succeeded; ``missed`` are those of its minions that the master does not know."""
 
     missed: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class PublishFailed(Fact):
     """The publish under way was not confirmed; ``certain`` if no minion can have received it."""
 
@@ -79,7 +71,34 @@ class PublishFailed(Fact):
     certain: bool
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
+class Returned(Fact):
+    """A minion returned the job, now or earlier."""
+
+    minion: str
+    retcode: int
+
+
+@dataclass(frozen=True)
+class Acknowledged(Fact):
+    """A minion said that it has begun."""
+
+    minion: str
+
+
+@dataclass(frozen=True)
+class Started(Fact):
+    """A minion process has started, or may have: it has forgotten which jobs it received."""
+
+    minion: str
+
+
+@dataclass(frozen=True)
+class EventsLost(Fact):
+    """The bus may have lost events: the silence of a minion is no evidence any more."""
+
+
+@dataclass(frozen=True)
 class LookedUp(Fact):
     """The job cache was read for these minions; ``found`` are (minion, retcode) of those that have returned."""
 
@@ -87,76 +106,26 @@ class LookedUp(Fact):
     found: tuple[tuple[str, int], ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Probed(Fact):
-    """What minions said when asked whether they run the job; ``unasked`` are those that could not be asked."""
-
-    running: tuple[str, ...] = ()
-    idle: tuple[str, ...] = ()
-    silent: tuple[str, ...] = ()
-    unasked: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Recorded(Fact):
+@dataclass(frozen=True)
+class Asked(Fact):
     """
-    Minions were asked for their records. Those of ``minions`` are known, and their returns stored; those of ``never`` (the
-    executor ``job_once``) say that the job has not begun there. ``silent`` ones did not answer, which says nothing.
+    What minions said when asked about the job: RUNS, IDLE, FETCHED (the job cache has now what they had kept), SILENT, or
+    UNASKED. ``said``: what their records (the executor ``job_once``) say of the job.
     """
 
-    minions: tuple[str, ...] = ()
-    silent: tuple[str, ...] = ()
-    never: tuple[str, ...] = ()
+    told: Mapping[Evidence, tuple[str, ...]]
+    said: Mapping[str, Said] = MappingProxyType({})
 
 
-@dataclasses.dataclass(frozen=True)
-class KillSent(Fact):
-    """A kill was sent, or could not be. Only a probe tells whether it worked."""
-
-    minions: tuple[str, ...]
-    gently: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Checked(Fact):
-    """The result of the check of a stage; ``reason`` says why it failed."""
+    """The result of the check of a stage; ``reason`` says why it failed, and is empty if it was passed."""
 
     stage: int
-    passed: bool
     reason: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Approved(Fact):
-    """An operator lets the batch go on after this stage."""
-
-    stage: int
-    user: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class StopRequested(Fact):
-    """An operator wants the batch to send to no more minions and, with ``kill``, to kill the job on those in flight."""
-
-    kill: bool
-    user: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class PauseRequested(Fact):
-    """An operator wants the batch to send to no more minions for now."""
-
-    user: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class ResumeRequested(Fact):
-    """An operator wants a paused batch to go on."""
-
-    user: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RightsChecked(Fact):
     """
     The answer to a CheckRights: ``reason`` says why the batch may not send, and is empty if it may. ``trouble`` says why
@@ -168,7 +137,7 @@ class RightsChecked(Fact):
     trouble: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Allotted(Fact):
     """
     The batch may send to ``count`` more minions now. If it wants more, ``limit`` says how many may be in flight over all
@@ -179,94 +148,77 @@ class Allotted(Fact):
     limit: int | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Recovered(Fact):
+@dataclass(frozen=True)
+class Requested(Fact):
     """
-    The engine has restarted: nothing that was under way has a known outcome.
-
-    ``settled_at``: Unix time until which minions are still connecting, if the master has just started too; else 0.0.
-
-    ``taken_over``: another master may have driven the batch before, and may have ended together with its engine.
-
-    ``shared``: the batch sends only to minions that it is allotted.
+    An operator wants something: ``stop`` (send to no more minions and, with ``kill``, kill the job on those in flight),
+    ``pause``, ``resume``, or ``approve`` (go on after this ``stage``).
     """
 
-    settled_at: float = 0.0
-    taken_over: bool = False
-    shared: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Tick(Fact):
-    """Time has passed beyond ``Batch.next_due``."""
+    verb: str
+    user: str = ""
+    kill: bool = False
+    stage: int = 0
 
 
 # -- effects ----------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
 class Effect:
     """What a batch wants done."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Ping(Effect):
-    """
-    Ping these minions. Report minions as Seen when they answer. After this you must report Pinged or PingFailed.
-    """
+    """Ping these minions. Report minions as Seen when they answer. After this you must report Pinged."""
 
     minions: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Publish(Effect):
     """Publish the job to these minions. After this you must report Published or PublishFailed."""
 
     minions: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LookUp(Effect):
     """Look in the job cache for returns of these minions. After this you must report LookedUp."""
 
     minions: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Probe(Effect):
-    """Ask these minions whether they run the job. After this you must report Probed for each minion once, as they answer."""
-
-    minions: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class AskRecords(Effect):
+@dataclass(frozen=True)
+class Ask(Effect):
     """
-    Ask these minions, which do not run the job, for their records of it. Store in the job cache the returns that they
-    have kept. Report those that could not be asked, or whose
-    returns could not be stored, as unasked (Probed). After this you must report Recorded once for each of the others,
-    as they answer: until then a minion is not given up.
+    Ask these minions whether they run the job, and for their records of it. Store in the job cache the returns that they
+    have kept. After this you must report Asked for each minion once, as they answer: until then a minion is not given up.
+    Those that could not be asked, or whose returns could not be stored, are unasked.
     """
 
     minions: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Kill(Effect):
-    """Send SIGKILL to the job's processes on these minions; ``gently``: SIGTERM. After this you must report KillSent."""
+    """
+    Send SIGKILL to the job's processes on these minions; ``gently``: SIGTERM. That proves nothing, and nothing is reported:
+    the minions are asked.
+    """
 
     minions: tuple[str, ...]
     gently: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Queue(Effect):
     """Hand these minions over to the retry queue: its request is written together with the state of the batch."""
 
     minions: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CheckRights(Effect):
     """
     Find out whether the owner of the batch may still run it on these minions. After this you must report RightsChecked with
@@ -277,7 +229,7 @@ class CheckRights(Effect):
     minions: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Check(Effect):
     """
     Check whether the batch may go on after this stage, in which these minions have completed. After this you must report
@@ -288,7 +240,7 @@ class Check(Effect):
     minions: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Announce(Effect):
     """
     Fire an event of this kind: new, progress, paused, resumed, check, checked, complete or halted. ``details`` go into
@@ -296,4 +248,4 @@ class Announce(Effect):
     """
 
     kind: str
-    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)

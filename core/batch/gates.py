@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any
+from typing import Any, NamedTuple
 
-from saltext.jobs.core.batch.facts import Allotted
-from saltext.jobs.core.batch.kept import Kept, kept, made, nothing
 from saltext.jobs.core.batch.plan import APPROVE
-from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.spec import Part, Spec
 from saltext.jobs.core.windows import next_opening
 
 
@@ -38,12 +36,8 @@ HELD = frozenset({PausedBy.OPERATOR, PausedBy.PUBLISH, PausedBy.PERMISSION})
 SCHEDULED = frozenset({PausedBy.WINDOW, PausedBy.START})
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Pause:
-    """
-    :param by: what the batch waits for.
-    :param detail: who has paused the batch, or what went wrong.
-    """
+class Pause(NamedTuple):
+    """``detail``: who has paused the batch, or what went wrong."""
 
     by: PausedBy
     detail: str = ""
@@ -70,55 +64,38 @@ _SENTENCES = {
     PausedBy.RIGHTS: (_UNKNOWN, f"{_UNKNOWN}: "),
 }
 
-
-def write_pause(pause: Pause | None) -> list[str] | None:
-    """Return a pause in the form of a snapshot."""
-    return None if pause is None else [pause.by.value, pause.detail]
-
-
-def read_pause(data: Any) -> Pause | None:
-    """Return the pause in a snapshot. :raises ValueError, TypeError:"""
-    return None if data is None else Pause(PausedBy(data[0]), str(data[1]))
-
-
-def write_code(by: PausedBy | None) -> str | None:
-    """Return a code in the form of a snapshot."""
-    return by and by.value
-
-
-def read_code(data: str | None) -> PausedBy | None:
-    """Return the code that ``write_code`` wrote. :raises ValueError: if it is unknown."""
-    return None if data is None else PausedBy(data)
-
-
 #: Seconds after which a question without an answer is asked again.
 ASK_AGAIN = 60.0
 #: Seconds by which a time may be wrong that was converted from one clock to another.
 _SLACK = 0.001
 
 
-@dataclasses.dataclass(slots=True)
-class Schedule(Kept):
+@dataclasses.dataclass(slots=True, eq=False)
+class Schedule(Part):
     """
     When a batch may send: not before its start time, and only while one of its windows is open. All times are of the wall
     clock, so it follows a clock that is set. They are worked out again when a window opens or closes.
-
-    :param spec: what was asked for.
     """
 
+    KEPT = ("opens", "open", "trouble")
+
     spec: Spec
-    opens: float | None = kept(nothing)  # when it may send next, or since when; None if that is not known
-    closes: float | None = kept(nothing)  # when it must stop sending again, if ever
-    open: bool = kept(bool)  # it may send now
-    trouble: str = kept(str)  # why that is not known
-    ahead: float = made(float)  # seconds by which the wall clock is ahead of the engine's
-    looked_at: float | None = made(nothing)
-    look_at: float | None = made(nothing)  # when to look again; None for never
+    opens: float | None = None  # when it may send next, or since when; None if that is not known
+    open: bool = False  # it may send now
+    trouble: str = ""  # why that is not known
+    ahead: float = 0.0  # seconds by which the wall clock is ahead of the engine's
+    looked_at: float | None = None
+    look_at: float | None = None  # when to look again; None for never
 
     @property
     def bounded(self) -> bool:
         """Whether there are times at which the batch may not send."""
         return bool(self.spec.window) or self.spec.start_at is not None
+
+    @property
+    def shut(self) -> bool:
+        """Whether the batch may not send, as last looked at."""
+        return self.bounded and not self.open
 
     def look(self, wall: float) -> bool:
         """Tell whether the batch may send at a time of the wall clock."""
@@ -132,10 +109,9 @@ class Schedule(Kept):
         try:
             found = next_opening(self.spec.start_at, self.spec.window, self.spec.timezone, wall)
         except ValueError as exc:
-            self.opens, self.closes, self.open, self.trouble = None, None, False, str(exc)
-            self.look_at = wall + ASK_AGAIN
+            self.opens, self.open, self.trouble, self.look_at = None, False, str(exc), wall + ASK_AGAIN
         else:
-            self.opens, self.closes, self.open, self.trouble = found.opens, found.closes, found.opens <= wall, ""
+            self.opens, self.open, self.trouble = found.opens, found.opens <= wall, ""
             self.look_at = found.closes if self.open else found.opens
         return self.open
 
@@ -152,37 +128,29 @@ class Schedule(Kept):
 FRESH = 300.0
 
 
-@dataclasses.dataclass(slots=True)
-class Rights(Kept):
+@dataclasses.dataclass(slots=True, eq=False)
+class Rights(Part):
     """
     Whether the owner of a batch may still run it: when to ask, and the answer.
 
     Rights can be taken away while a batch waits and while it runs. So an answer counts for ``FRESH`` seconds at most, and
     never beyond a resume, an approval or a restart of the engine.
-
-    :param spec: what was asked for.
     """
 
-    spec: Spec
-    fresh_until: float | None = kept(nothing)
-    question: int = kept(int)  # the number of the last question
-    asking: bool = kept(bool)  # a question is under way
-    ask_at: float | None = kept(nothing)  # when to ask next; None for at once
-    trouble: str = kept(str)  # why there is no answer
+    KEPT = ("trouble",)
 
-    @property
-    def limited(self) -> bool:
-        """Whether there are rights that could be taken away."""
-        return self.spec.owner.get("kind") not in (None, "master")
+    spec: Spec
+    fresh_until: float | None = None
+    question: int = 0  # the number of the last question
+    asking: bool = False  # a question is under way
+    ask_at: float | None = None  # when to ask next; None for at once
+    trouble: str = ""  # why there is no answer
 
     def may_send(self, now: float) -> bool:
         """Tell whether it is known that the batch may send."""
-        return not self.limited or (self.fresh_until is not None and now < self.fresh_until)
-
-    @property
-    def waits(self) -> bool:
-        """Whether the batch waits for an answer, or for the next question."""
-        return self.asking or self.ask_at is not None
+        if self.spec.owner.get("kind") in (None, "master"):
+            return True  # there are no rights that could be taken away
+        return self.fresh_until is not None and now < self.fresh_until
 
     def must_ask(self, now: float) -> bool:
         """Tell whether to ask about the rights now; if so, the question counts as under way."""
@@ -206,112 +174,56 @@ class Rights(Kept):
             self.fresh_until, self.ask_at = (None if reason else now + FRESH), None
         return bool(reason)
 
-    def next_due(self) -> float | None:
-        """Return when to ask again; None if no time is set."""
-        return None if self.asking else self.ask_at
 
-
-#: Seconds by which the answer of a check may be late before the check counts as timed out.
-_GRACE = 10.0
-
-
-@dataclasses.dataclass(slots=True)
-class Checks(Kept):
+@dataclasses.dataclass(slots=True, eq=False)
+class Checks(Part):
     """
-    The checks between stages: which one is under way, until when, and which was passed.
+    The checks between stages: which one is under way, and which was passed.
 
     A check that was under way when an engine ended begins again, once the batch may go on. It is never skipped.
-
-    :param spec: what was asked for.
     """
 
+    KEPT = ("stage", "passed", "began")
+
     spec: Spec
-    stage: int | None = kept(nothing)  # the stage whose check is under way
-    passed: int | None = kept(nothing)  # the stage whose check was passed last
-    due: float | None = kept(nothing)  # when the check under way times out
-    began: float = kept(float)  # when the present stage began
+    stage: int | None = None  # the stage whose check is under way
+    passed: int | None = None  # the stage whose check was passed last
+    began: float = 0.0  # when the present stage began
 
     @property
     def by_hand(self) -> bool:
         """Whether the check is an approval."""
         return self.spec.check.get("kind") == APPROVE
 
-    @property
-    def under_way(self) -> bool:
-        """Whether a check is under way."""
-        return self.stage is not None
-
-    def must_begin(self, stage: int) -> bool:
-        """Tell whether the check of a stage that is over must begin."""
-        return bool(self.spec.check) and self.stage != stage and self.passed != stage
-
     def may_go_on(self, stage: int) -> bool:
         """Tell whether the next stage may begin after this one."""
         return not self.spec.check or self.passed == stage
 
-    def begin(self, stage: int, now: float) -> None:
-        """Begin the check of a stage."""
-        self.stage = stage
-        self.due = None if self.by_hand else now + self.spec.check_timeout + _GRACE
-
     def pass_(self) -> None:
         """The check under way was passed."""
-        self.passed, self.stage, self.due = self.stage, None, None
-
-    def end(self) -> None:
-        """The check under way has failed, or no longer matters."""
-        self.stage = self.due = None
-
-    def next_stage(self, now: float) -> None:
-        """A stage begins."""
-        self.began = now
+        self.passed, self.stage = self.stage, None
 
     def recover(self, now: float) -> None:
         """The engine has restarted; the clock may have been set. An approval is still waited for."""
         self.began = min(self.began, now)
         if not self.by_hand:
-            self.end()
-
-    def timed_out(self, now: float) -> str | None:
-        """Return why the batch may not go on if the check under way has taken too long; else None."""
-        if self.due is None or now < self.due:
-            return None
-        return f"check {self.spec.check['fun']}: no answer within {self.spec.check_timeout:g} s"
+            self.stage = None
 
 
-@dataclasses.dataclass(slots=True)
-class Room(Kept):
+@dataclasses.dataclass(slots=True, eq=False)
+class Room(Part):
     """
-    Room for a batch beside the others: how much the batch wants, what it was given, and why it waits.
-
-    ``live.py`` limits how many minions are in flight over all batches.
-
-    :param spec: what was asked for.
+    Room for a batch beside the others: how much the batch wants, what it was given, and why it waits. ``live.py`` limits
+    how many minions are in flight over all batches.
     """
 
-    spec: Spec
-    shared: bool = kept(bool)  # it sends only to as many minions as it was allotted
-    wanted: int = kept(int)  # how many minions it would send to now
-    #: The limit that keeps it from sending to more, as last told; None if nothing keeps it.
-    limit: int | None = kept(nothing)
-    allotted: int = made(int)  # how many minions it may send to in this step
+    KEPT = ("limit",)
 
-    def told(self, fact: Allotted) -> None:
-        """Take an answer."""
-        self.allotted, self.limit = fact.count, fact.limit
+    shared: bool = False  # it sends only to as many minions as it was allotted
+    wanted: int = 0  # how many minions it would send to now
+    limit: int | None = None  # what keeps it from sending to more, as last told; None if nothing keeps it
+    allotted: int = 0  # how many minions it may send to in this step
 
     def suffices(self) -> None:
         """It has all the room that it wants."""
         self.wanted, self.limit = 0, None
-
-    def recover(self, shared: bool) -> None:
-        """An engine has started, and its options may have changed: forget what the batch was told."""
-        self.shared = shared
-        self.suffices()
-
-    def why(self, flying: int) -> str:
-        """Return a sentence about what the batch waits for; empty for nothing. ``flying``: its minions in flight."""
-        if self.limit is None:
-            return ""
-        many = f"{self.limit} of {self.limit} minions are in flight over all batches"
-        return f"waits for room: {many}, {flying} of them of this"

@@ -279,7 +279,7 @@ class Sharing:
         if self.limit is None:
             return
         wants_first = batch.room.wanted and batch.room.limit is None
-        due = self._clock.now() + (0.0 if wants_first else batch.publish_window.longest)
+        due = self._clock.now() + (0.0 if wants_first else batch.pace.longest)
         self._alarm.set(due if self._alarm.due is None else min(due, self._alarm.due))
 
     def close(self) -> None:

@@ -8,18 +8,18 @@ A minion's way through a batch:
     pending -> in flight -> completed | failed | lost | offline | killed | timed_out
                   |  ^
                   v  '---- running: asked, and it does run the job
-              overdue: looked for in the job cache, then asked (find_job); see Phase
+              overdue: looked for in the job cache, then asked; see core/delivery/steps.py
 
 Only a return, or evidence that the job does not run there, frees a slot. Silence counts only after ``probe_attempts``
 questions, and means absence only for a minion that cannot have begun the job.
 
-The state of a batch is in ``state.py``. It has these parts: the minions still to be sent to, and which of them are there
-(``pending.py``); how many at a time, and when (``pace.py``); the gates that must be open (``gates.py``); the minions in
-flight (``inflight.py``); and how each ended (``outcomes.py``). What the start of an engine changes is in this file.
-Three more files say what the other facts change; their functions take the state and return effects:
+The state of a batch is in ``state.py``, and that of its minions in ``roster.py``: those still to be sent to
+(``pending.py``), and what is known of each other one (``member.py``, which also decides what follows). Then there is how
+many at a time, and when (``pace.py``), and the gates that must be open (``gates.py``). What the start of an engine changes,
+and what operators want, is in this file. Two more files say what the other facts change; their functions take the state and
+return effects:
 
-    sending.py     which minions are there, and publishing to them
-    holding.py     gates, and requests of operators
+    sending.py     gates, which minions are there, and publishing to them
     ending.py      returns, overdue minions, kills, minions that are not there
 """
 
@@ -28,18 +28,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from saltext.jobs.core.batch import ending, facts, holding, sending
-from saltext.jobs.core.batch.facts import Announce, Effect, Fact, LookUp, Recovered
+from saltext.jobs.core.batch import ending, facts, sending
+from saltext.jobs.core.batch.facts import Announce, Effect, Fact, LookUp
+from saltext.jobs.core.batch.gates import PausedBy
 from saltext.jobs.core.batch.state import BatchState
+from saltext.jobs.core.delivery.steps import Step
 
 
 class Batch(BatchState):
-    """
-    One batch. Build it from a Spec, feed it a Tick, and then every fact.
-
-    :param spec: what was asked for.
-    :param now: Unix time in seconds.
-    """
+    """One batch. Build it from a Spec , feed it a Tick, and then every fact."""
 
     __slots__ = ()
 
@@ -60,30 +57,12 @@ class Batch(BatchState):
         self.room.wanted = 0  # ``sending`` sets it again
         if self.finished or self.started is None:
             return []
-        effects = ([] if self.is_over() else self._go_on(now)) + ending.hand_over(self, now)
-        return effects + self._finish(now) if self.is_over() else effects
-
-    def _go_on(self, now: float) -> list[Effect]:
-        """Find out which minions are there, and send to the next ones, unless something forbids that."""
-        if self.halted or self.paused:
-            self.pace.publish_at = None
-            return []
-        may_send = not self.has_more() or self.schedule.look(now + self.schedule.ahead)
-        effects = holding.heed_windows(self, may_send)
-        if not may_send:
-            self.pace.publish_at = None
+        effects = ([] if self.is_over() else sending.go_on(self, now)) + ending.hand_over(self, now)
+        if not self.is_over():
             return effects
-        if self.has_more() and not self.rights.may_send(now):
-            self.pace.publish_at = None
-            return effects + holding.heed_rights(self, now)
-        effects += sending.ping(self, now)
-        return effects if self.presence.first_ping else effects + sending.publish(self, now)
-
-    def _finish(self, now: float) -> list[Effect]:
         self.finished = now
-        self.checks.end()
-        self.paused = self.pace.publish_at = None
-        return [] if self.halted else [Announce("complete")]
+        self.paused = self.pace.publish_at = self.checks.stage = None
+        return effects if self.halted else [*effects, Announce("complete")]
 
 
 # -- the start of an engine --------------------------------------------------------------------------------------------
@@ -95,48 +74,72 @@ class Batch(BatchState):
 DOUBTFUL = 5.0
 
 
-def _recover(batch: BatchState, fact: Recovered, now: float) -> list[Effect]:
+def _recover(batch: BatchState, fact: facts.Recovered, now: float) -> list[Effect]:
     """Recover a batch: the outcomes of what was under way are unknown."""
-    batch.room.recover(fact.shared)
+    batch.room.shared = fact.shared
+    batch.room.suffices()  # the engine's options may have changed
     batch.pace.recover(now)
     if batch.started is None:
         return []  # it begins with the next Tick
     if batch.finished:
         return [Announce("halted" if batch.halted else "complete")]
-    batch.publish_window.reset()
     batch.rights.doubt()
     batch.checks.recover(now)
-    batch.presence.ping_at, batch.presence.settled_at = now, fact.settled_at
+    batch.pending.ping_at, batch.pending.settled_at = now, fact.settled_at
     if batch.spec.presence == "ping" or fact.settled_at > now:
-        batch.await_signs()
+        batch.pending.await_signs()
     effects: list[Effect] = [Announce("halted")] if batch.halted else []
     master_may_have_ended = fact.taken_over or fact.settled_at > now
-    batch.inflight.recover(now, batch.stepped_at - DOUBTFUL if master_may_have_ended else None)
-    batch.catching_up = set(batch.unsettled())
-    return [*effects, LookUp(tuple(batch.catching_up))] if batch.catching_up else effects
+    batch.doubt_flights(now, batch.stepped_at - DOUBTFUL if master_may_have_ended else None)
+    batch.catching_up = tuple(batch.unsettled())
+    return [*effects, LookUp(batch.catching_up)] if batch.catching_up else effects
+
+
+# -- what operators want -----------------------------------------------------------------------------------------------
+
+
+def _requested(batch: BatchState, fact: facts.Requested, now: float) -> list[Effect]:
+    """An operator wants something that the batch accepts (``BatchState.accepts``)."""
+    if fact.verb == "stop":
+        return _stop(batch, fact, now)
+    if fact.verb == "pause":
+        return batch.pause(PausedBy.OPERATOR, fact.user)
+    batch.rights.doubt()
+    if fact.verb == "approve":
+        batch.checks.pass_()
+        return [Announce("checked", {**batch.spec.check, "stage": fact.stage, "user": fact.user})]
+    batch.paused = None
+    batch.pace.forget_failures(now)
+    return [Announce("resumed", {"user": fact.user})]
+
+
+def _stop(batch: BatchState, fact: facts.Requested, now: float) -> list[Effect]:
+    """Send to no more minions; with ``kill``, also kill the job on those in flight."""
+    batch.last_progress, batch.stopped_by = now, fact.user
+    effects = [] if batch.halted else batch.halt("stop")
+    if not fact.kill:
+        return effects
+    batch.killing = True
+    # Those whose publish is under way are killed when that is over.
+    minions = [minion for minion, known in batch.flights.items() if known.step is not Step.SENDING]
+    return effects + ending.kill(batch, minions, now)
 
 
 _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.Seen: sending.seen,
     facts.Pinged: sending.pinged,
-    facts.PingFailed: sending.ping_failed,
-    facts.Checked: holding.checked,
+    facts.Checked: sending.checked,
+    facts.RightsChecked: sending.rights_checked,
     facts.Published: sending.published,
     facts.PublishFailed: sending.publish_failed,
+    facts.Allotted: sending.allotted,
     facts.Returned: ending.returned,
     facts.Acknowledged: ending.acknowledged,
     facts.Started: ending.started,
     facts.EventsLost: ending.events_lost,
     facts.Tick: ending.ticked,
     facts.LookedUp: ending.looked_up,
-    facts.Probed: ending.probed,
-    facts.Recorded: ending.recorded,
-    facts.KillSent: ending.kill_sent,
-    facts.StopRequested: holding.stop,
-    facts.PauseRequested: holding.pause_requested,
-    facts.ResumeRequested: holding.resume,
-    facts.RightsChecked: holding.rights_checked,
-    facts.Allotted: sending.allotted,
-    facts.Approved: holding.approved,
+    facts.Asked: ending.asked,
+    facts.Requested: _requested,
     facts.Recovered: _recover,
 }

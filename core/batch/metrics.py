@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from saltext.jobs.core.batch.gates import HELD
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.outcomes import Outcome
+from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.summary import OVER
 from saltext.jobs.core.metrics import Figures
 
@@ -62,7 +62,7 @@ def figures(batches: Collection[Batch], tally: Tally, now: float, limit: int | N
         "batches_ended_total": tally.batches,
         "batch_minions_total": tally.minions,
         "batch_in_flight_minions": sum(len(batch.flights) for batch in batches),
-        "batch_pending_minions": sum(batch.count_pending() for batch in batches),
+        "batch_pending_minions": sum(len(batch.pending) for batch in batches),
         "batch_without_progress_seconds": max([0.0, *(now - batch.last_progress for batch in running)]),
     }
     return found if limit is None else {**found, "batch_in_flight_limit_minions": limit}

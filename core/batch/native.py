@@ -22,7 +22,7 @@ import salt.payload
 import salt.utils.jid
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.batch.outcomes import Outcome
+from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import DRIVER, minion_record
 from saltext.jobs.core.disk import files

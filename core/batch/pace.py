@@ -10,36 +10,41 @@ Pure: stdlib only.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 
-from saltext.jobs.core.batch.kept import Kept, kept, made, nothing
 from saltext.jobs.core.batch.plan import Stage, stages_of
-from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.spec import Part, Spec
 
 #: Seconds before a failed publish is first tried again. Each further try waits twice as long, up to the longest wait.
 FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 60.0
+#: A slot waits for others for at most this share of the usual run time, and for at most this many seconds.
+LONGEST = 0.04
+LONGEST_SECONDS = 5.0
+#: By how much a run time moves the usual one up or down at most: so that stays near the median of the last ones.
+_STEP = 1.1
 
 
-@dataclasses.dataclass(slots=True)
-class Pace(Kept):
+@dataclasses.dataclass(slots=True, eq=False)
+class Pace(Part):
     """
     Each stage of a group but the last is a wave: it sends to ``size`` minions, and to no more until all of them have ended.
     In the last stage each freed slot is used at once.
-
-    :param spec: what was asked for.
     """
 
+    KEPT = ("stage", "quota", "cooling", "failures", "publishes", "publish_failures", "usual")
+
     spec: Spec
-    stage: int = kept(int)
-    quota: int | None = kept(nothing)  # minions that this wave may still send to; None for any number
-    cooling: collections.deque[float] = kept(collections.deque, list, collections.deque)  # until when slots stay empty
-    publish_at: float | None = kept(nothing)  # when the next publish goes out, if there is one
-    not_before: float = kept(float)  # nothing goes out before this Unix time
-    failures: int = kept(int)  # publishes that failed in a row
-    publishes: int = kept(int)
-    publish_failures: int = kept(int)
-    stages: tuple[Stage, ...] = made(tuple)
+    stage: int = 0
+    quota: int | None = None  # minions that this wave may still send to; None for any number
+    cooling: list[float] = dataclasses.field(default_factory=list)  # until when slots stay empty, in order
+    publish_at: float | None = None  # when the next publish goes out, if there is one
+    not_before: float = 0.0  # nothing goes out before this Unix time
+    failures: int = 0  # publishes that failed in a row
+    publishes: int = 0
+    publish_failures: int = 0
+    usual: float = 0.0  # for how many seconds minions run the job
+    freed_at: float | None = None  # when the first of the slots that wait for a publish was freed
+    stages: tuple[Stage, ...] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self.stages = stages_of(self.spec.sizes, len(self.spec.groups) or 1)
@@ -83,7 +88,7 @@ class Pace(Kept):
 
     def sends(self, count: int) -> None:
         """Note that ``count`` minions are published to."""
-        self.publish_at = None
+        self.publish_at = self.freed_at = None
         self.publishes += 1
         self.charge(count)
 
@@ -94,16 +99,6 @@ class Pace(Kept):
         """
         if self.quota is not None:
             self.quota -= count
-
-    def cool(self, now: float) -> None:
-        """Keep the slot of a minion that has just ended empty for ``batch_wait`` seconds."""
-        if self.spec.batch_wait:
-            self.cooling.append(now + self.spec.batch_wait)
-
-    def warm(self, now: float) -> None:
-        """Free the slots that were kept empty long enough."""
-        while self.cooling and self.cooling[0] <= now:
-            self.cooling.popleft()
 
     def publish_failed(self, now: float) -> bool:
         """Note a failed publish, and tell whether to try again after a pause."""
@@ -121,59 +116,46 @@ class Pace(Kept):
     def recover(self, now: float) -> None:
         """Set all times again after a restart: the clock may have been set."""
         self.publish_at, self.not_before = None, now
-        latest = now + self.spec.batch_wait
-        self.cooling = collections.deque(min(until, latest) for until in self.cooling)
+        self.cooling = [min(until, now + self.spec.batch_wait) for until in self.cooling]
 
     def _quota(self) -> int | None:
         return self.size if self.stages[self.stage].wave else None
 
+    # -- freed slots --------------------------------------------------------------------------------------------------
 
-#: A slot waits for others for at most this share of the usual run time, and for at most this many seconds.
-LONGEST = 0.04
-LONGEST_SECONDS = 5.0
-#: By how much a run time moves the usual one up or down at most: so that stays near the median of the last ones.
-_STEP = 1.1
+    def freed(self, now: float, ran: float | None) -> None:
+        """
+        Note that a minion has freed its slot. It stays empty for ``batch_wait`` seconds.
 
+        :param ran: for how many seconds the minion ran the job; None if that is not known.
+        """
+        self.publish_at = None  # it depends on the free slots
+        if self.spec.batch_wait:
+            self.cooling.append(now + self.spec.batch_wait)
+        if self.freed_at is None:
+            self.freed_at = now
+        if ran is not None:
+            self.usual = min(max(ran, self.usual / _STEP), self.usual * _STEP) or max(0.0, ran)
 
-@dataclasses.dataclass(slots=True)
-class PublishWindow(Kept):
-    """
-    :param least: seconds for which slots are gathered at least.
-    :param batch_wait: seconds for which a freed slot stays empty; unless 0, slots are gathered for ``least`` only.
-    """
-
-    least: float
-    batch_wait: float
-    usual: float = kept(float)  # for how many seconds minions run the job
-    first: float | None = kept(nothing)  # when the first of the slots that wait for a publish was freed
-
-    def ran(self, seconds: float) -> None:
-        """Note how long a minion ran the job."""
-        self.usual = min(max(seconds, self.usual / _STEP), self.usual * _STEP) or max(0.0, seconds)
+    def warm(self, now: float) -> None:
+        """Free the slots that were kept empty long enough."""
+        while self.cooling and self.cooling[0] <= now:
+            self.cooling.pop(0)
 
     @property
     def longest(self) -> float:
         """For how many seconds to gather slots if others are likely to become free meanwhile."""
-        return max(self.least, min(LONGEST * self.usual, LONGEST_SECONDS))
+        return max(self.spec.publish_window, min(LONGEST * self.usual, LONGEST_SECONDS))
 
-    def freed(self, now: float) -> None:
-        """Note that a minion has freed its slot."""
-        if self.first is None:
-            self.first = now
-
-    def reset(self) -> None:
-        """Forget the waiting slots: they are used, or the engine has restarted."""
-        self.first = None
-
-    def left(self, now: float, flying: int, gathers: bool) -> float:
+    def gathers_for(self, now: float, flying: int, gathers: bool) -> float:
         """
         Return for how many more seconds to gather freed slots.
 
         :param flying: minions in flight, each of which may free a slot.
         :param gathers: whether this publish could use a slot that is freed meanwhile.
         """
-        if self.first is None:
-            return self.least
+        if self.freed_at is None:
+            return self.spec.publish_window
         # If so few minions are in flight that none is likely to end meanwhile, waiting gains nothing.
-        gains = gathers and not self.batch_wait and flying * self.longest >= self.usual
-        return max(0.0, self.first + (self.longest if gains else self.least) - now)
+        gains = gathers and not self.spec.batch_wait and flying * self.longest >= self.usual
+        return max(0.0, self.freed_at + (self.longest if gains else self.spec.publish_window) - now)

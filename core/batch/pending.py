@@ -7,109 +7,115 @@ or has shown another sign of life that proves it. Pure: stdlib only.
 
 from __future__ import annotations
 
-import collections
+import bisect
 import dataclasses
+import heapq
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from saltext.jobs.core.batch.kept import Kept, kept, made
-from saltext.jobs.core.batch.plan import Membership
-from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.spec import Part, Spec
 
-_ONE_GROUP = Membership((), ())
 #: Minions of one ping: most of the first one, unless two batch sizes are more; most of any.
 FIRST_PINGED, MOST_PINGED = 20, 500
 
 
-class Pending:
+@dataclasses.dataclass(slots=True, eq=False)
+class Pending(Part):
     """
-    Ids of minions in the order in which they are sent to, each once, group by group. An operation on one id takes the same
-    time, however many there are.
-
-    :param minions: the ids to begin with.
-    :param membership: the group of each minion; by default all are in one.
-    :param turn: the place of the group whose turn it is. Earlier groups may be sent to as well, later ones not.
+    Minions are sent to in the order of the target, which is group by group. A minion has its place in it; ``ready`` are
+    those that may be sent to once their group's turn has come.
     """
 
-    __slots__ = ("_membership", "_queues", "_size", "_turn", "available")
+    KEPT = ("first_ping",)
 
-    def __init__(self, minions: Iterable[str] = (), membership: Membership = _ONE_GROUP, turn: int = 0) -> None:
-        self._membership, self._turn = membership, turn
-        self._queues = [collections.OrderedDict[str, None]() for _ in range(membership.groups)]
-        self._size = 0
-        self.available = 0  # how many may be sent to: in the groups up to the one whose turn it is
-        self.put_last(minions)
+    spec: Spec
+    ready: set[str] = dataclasses.field(default_factory=set)
+    unseen: dict[str, int] = dataclasses.field(default_factory=dict)  # {minion: pings without an answer}
+    available: int = 0  # how many are ready in the groups up to the one whose turn it is
+    first_ping: bool = False  # the first ping is not over, and nothing is sent before it is
+    pinged: tuple[str, ...] = ()  # the minions of the ping that is under way
+    ping_at: float = 0.0  # no ping before this Unix time
+    settled_at: float = 0.0  # no minion is given up before this time: the master is young, and minions still connect
+    _places: dict[str, int] = dataclasses.field(init=False)
+    _ends: list[int] = dataclasses.field(init=False)  # of groups
+    _turn: int = dataclasses.field(init=False)  # the end of the group whose turn it is
+    _heap: list[int] = dataclasses.field(
+        default_factory=list
+    )  # places of those that are ready, and of some that are not
 
-    def __contains__(self, minion: object) -> bool:
-        return isinstance(minion, str) and minion in self._queues[self._membership.of(minion)]
+    def __post_init__(self) -> None:
+        self._places = {minion: place for place, minion in enumerate(self.spec.minions)}
+        self._ends = [*itertools.accumulate(count for _, count in self.spec.groups)] or [len(self.spec.minions)]
+        self._turn = self._ends[0]
 
     def __len__(self) -> int:
-        return self._size
+        return len(self.ready) + len(self.unseen)
 
-    def __iter__(self) -> Iterator[str]:
-        return itertools.chain.from_iterable(self._queues)
+    def __contains__(self, minion: object) -> bool:
+        return minion in self.ready or minion in self.unseen
+
+    def in_order(self) -> list[str]:
+        """Return all, in the order of the target."""
+        return [minion for minion in self.spec.minions if minion in self]
+
+    def group_of(self, minion: str) -> int:
+        """Return the place of a minion's group; 0 in a batch without groups."""
+        return bisect.bisect_right(self._ends, self._places.get(minion, 0)) if len(self._ends) > 1 else 0
 
     def open_to(self, group: int) -> None:
-        """Begin the turn of a later group."""
-        self.available += sum(map(len, self._queues[self._turn + 1 : group + 1]))
-        self._turn = group
+        """Begin the turn of a group. Earlier groups may be sent to as well, later ones not."""
+        self._turn = self._ends[group]
+        self.available = sum(self._places[minion] < self._turn for minion in self.ready)
 
-    def take(self, count: int) -> tuple[str, ...]:
-        """Remove the first ``count`` that are available and return them."""
-        taken = tuple(itertools.islice(itertools.chain.from_iterable(self._queues[: self._turn + 1]), count))
-        for minion in taken:
-            self.drop(minion)
-        return taken
+    def awaits_signs(self) -> bool:
+        """Tell whether minions of this group, or of an earlier one, have shown no sign of life yet."""
+        return any(self._places[minion] < self._turn for minion in self.unseen)
+
+    def put(self, minions: Iterable[str]) -> None:
+        """Minions may be sent to."""
+        places = sorted(self._places[minion] for minion in minions if minion not in self.ready)
+        self.ready.update(self.spec.minions[place] for place in places)
+        self.available += bisect.bisect_left(places, self._turn)
+        if not self._heap:
+            self._heap = places  # a sorted list is a heap
+            return
+        for place in places:
+            heapq.heappush(self._heap, place)
 
     def drop(self, minion: str) -> None:
         """Remove a minion, wherever it is."""
-        group = self._membership.of(minion)
-        if minion in self._queues[group]:
-            del self._queues[group][minion]
-            self._count(group, -1)
+        self.unseen.pop(minion, None)
+        if minion in self.ready:
+            self.ready.remove(minion)
+            self.available -= self._places[minion] < self._turn
 
-    def put_first(self, minions: Iterable[str]) -> None:
-        """Add minions before all others of their groups."""
-        minions = list(minions)
-        self.put_last(minions)
-        for minion in reversed(minions):
-            self._queues[self._membership.of(minion)].move_to_end(minion, last=False)
+    def empty(self) -> None:
+        """Remove all."""
+        self.unseen, self.available = {}, 0
+        self.ready.clear()
+        self._heap.clear()
 
-    def put_last(self, minions: Iterable[str]) -> None:
-        """Add minions behind all others of their groups."""
-        for minion in minions:
-            group = self._membership.of(minion)
-            if minion not in self._queues[group]:
-                self._queues[group][minion] = None
-                self._count(group, 1)
+    def take(self, count: int) -> tuple[str, ...]:
+        """Remove the first ``count`` that are available and return them."""
+        taken: list[str] = []
+        while len(taken) < count and self._heap and self._heap[0] < self._turn:
+            minion = self.spec.minions[heapq.heappop(self._heap)]
+            if minion in self.ready:
+                self.drop(minion)
+                taken.append(minion)
+        return tuple(taken)
 
-    def _count(self, group: int, by: int) -> None:
-        self._size += by
-        if group <= self._turn:
-            self.available += by
+    # -- signs of life ------------------------------------------------------------------------------------------------
 
+    def await_signs(self) -> None:
+        """Send to no minion before it has shown a sign of life."""
+        unseen = dict.fromkeys(self.in_order(), 0)
+        self.empty()
+        self.unseen = unseen
 
-@dataclasses.dataclass(slots=True)
-class Presence(Kept):
-    """
-    :param spec: what was asked for.
-    """
-
-    spec: Spec
-    unseen: dict[str, int] = made(dict)  # {minion: pings without an answer} of those not known to be there
-    first_ping: bool = kept(bool)  # the first ping is not over, and nothing is sent before it is
-    pinged: tuple[str, ...] = made(tuple)  # the minions of the ping that is under way
-    ping_at: float = made(float)  # no ping before this Unix time
-    #: No minion is given up before this time: the master is young, and minions still connect.
-    settled_at: float = made(float)
-
-    def doubt(self, minions: Iterable[str]) -> None:
-        """Wait for a sign of life of pending minions."""
-        self.unseen.update(dict.fromkeys(minions, 0))
-
-    def seen(self, minions: Iterable[str]) -> list[str]:
-        """Minions have shown a sign of life: return those that had not before."""
-        return [minion for minion in minions if self.unseen.pop(minion, None) is not None]
+    def see(self, minions: Iterable[str]) -> None:
+        """Minions have shown a sign of life."""
+        self.put([minion for minion in minions if self.unseen.pop(minion, None) is not None])
 
     def may_ping(self, now: float) -> bool:
         """Tell whether it is time to ping the minions without a sign of life."""
@@ -117,8 +123,8 @@ class Presence(Kept):
 
     def ping(self, size: int) -> tuple[str, ...]:
         """
-        Begin a ping: return the minions to ping, in the order in which they are to be sent to. All at once would swamp the
-        master with answers, and the batch would wait for the last. So the first ping is of a few more than ``size``.
+        Begin a ping: return the minions to ping. All at once would swamp the master with answers, and the batch would wait
+        for the last. So the first ping is of a few more than ``size``.
         """
         most = max(FIRST_PINGED, 2 * size) if self.first_ping else MOST_PINGED
         self.pinged = tuple(itertools.islice(self.unseen, min(most, MOST_PINGED)))
@@ -138,7 +144,3 @@ class Presence(Kept):
         for minion in given_up:
             del self.unseen[minion]
         return given_up
-
-    def next_due(self) -> float | None:
-        """Return when a ping is due, or None."""
-        return self.ping_at if self.unseen and not self.pinged else None

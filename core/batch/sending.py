@@ -1,6 +1,6 @@
 """
-Reaching the next minions: pings find out which are there, and publishes send them the job. It decides how many, in which
-stage, and when; and what follows from a failed ping or publish.
+Reaching the next minions: the gates that must be open, pings that find out which minions are there, and publishes that send
+them the job. It decides how many, in which stage, and when; and what follows from a failed ping or publish.
 
 Part of the batch machine. Freed slots are gathered for a while, so that many returns lead to one publish. A minion that
 may have received the job may be sent it again only under the same jid, which it runs once. Pure: stdlib only.
@@ -8,125 +8,182 @@ may have received the job may be sent it again only under the same jid, which it
 
 from __future__ import annotations
 
-from saltext.jobs.core.batch import ending, facts, holding
-from saltext.jobs.core.batch.facts import Effect
+from saltext.jobs.core.batch import ending, facts
+from saltext.jobs.core.batch.facts import Announce, Effect
+from saltext.jobs.core.batch.gates import PausedBy
+from saltext.jobs.core.batch.member import Outcome, overdue_at
 from saltext.jobs.core.batch.state import BatchState
+from saltext.jobs.core.delivery.known import Evidence
+from saltext.jobs.core.delivery.steps import Step
 
 
-def ping(batch: BatchState, now: float) -> list[Effect]:
-    """Ping the minions that have shown no sign of life, if that is due."""
-    presence = batch.presence
-    if presence.first_ping and not presence.pinged and not presence.unseen:
-        presence.first_ping = False  # every minion has shown a sign of life without the first ping
-        batch.order_pending()
-    if now < batch.pace.not_before or not batch.presence.may_ping(now):
+def go_on(batch: BatchState, now: float) -> list[Effect]:
+    """Find out which minions are there, and send to the next ones, unless something forbids that."""
+    pace, rights, pending = batch.pace, batch.rights, batch.pending
+    if batch.halted or batch.paused:
+        pace.publish_at = None
         return []
-    return [facts.Ping(batch.presence.ping(batch.pace.size))]
+    may_send = not pending or batch.schedule.look(now + batch.schedule.ahead)
+    effects = _announce_windows(batch, may_send)
+    if not may_send:
+        pace.publish_at = None
+        return effects
+    if pending and not rights.may_send(now):
+        pace.publish_at = None
+        ask = [facts.CheckRights(rights.question, tuple(pending.in_order()))] if rights.must_ask(now) else []
+        return [*effects, *ask]
+    if pending.first_ping and not pending.pinged and not pending.unseen:
+        pending.first_ping = False  # every minion has shown a sign of life without the first ping
+    if now >= pace.not_before and pending.may_ping(now):
+        effects.append(facts.Ping(pending.ping(pace.size)))
+    return effects if pending.first_ping else effects + publish(batch, now)
+
+
+def _announce_windows(batch: BatchState, may_send: bool) -> list[Effect]:
+    """Announce each beginning and end of a wait for a window or the start time."""
+    pause = batch.schedule.pause()
+    if may_send and batch.announced:
+        batch.announced = None
+        return [Announce("resumed", {"reason": "its window is open"})]
+    if not may_send and batch.announced is not pause.by:
+        batch.announced = pause.by
+        return [Announce("paused", {**pause.payload(), "opens_at": batch.schedule.opens})]
+    return []
+
+
+def rights_checked(batch: BatchState, fact: facts.RightsChecked, now: float) -> list[Effect]:
+    """The rights were checked. If they are lacking, the batch pauses until a user with the rights resumes it."""
+    if batch.halted or batch.finished or not batch.rights.told(fact.question, fact.reason, fact.trouble, now):
+        return []
+    return batch.pause(PausedBy.PERMISSION, fact.reason)
+
+
+# -- pings ------------------------------------------------------------------------------------------------------------
 
 
 def seen(batch: BatchState, fact: facts.Seen, _now: float) -> list[Effect]:
     """Minions are there, and may now be sent to."""
-    batch.waiting.put_last(batch.presence.seen(fact.minions))
+    batch.pending.see(fact.minions)
     return []
 
 
-def pinged(batch: BatchState, _fact: facts.Pinged, now: float) -> list[Effect]:
-    """A ping is over: leave out the minions that have been pinged often enough."""
-    first, batch.pace.failures = batch.presence.first_ping, 0
-    absent = batch.presence.ping_over(now)
-    if first:
-        batch.order_pending()
+def pinged(batch: BatchState, fact: facts.Pinged, now: float) -> list[Effect]:
+    """A ping is over: leave out the minions that have been pinged often enough; none if it was not confirmed."""
+    if fact.failure:
+        batch.pending.pinged = ()
+        return batch.failed_again(fact.failure, now)
+    batch.pace.failures = 0
+    absent = batch.pending.ping_over(now)
     if batch.spec.presence == "none":
-        batch.waiting.put_last(absent)
-        return []
-    ending.leave_out(batch, absent, now)
+        batch.pending.put(absent)
+    else:
+        ending.leave_out(batch, absent, now)
     return []
 
 
-def ping_failed(batch: BatchState, fact: facts.PingFailed, now: float) -> list[Effect]:
-    """A ping was not confirmed, so no minion is left out because of it."""
-    batch.presence.pinged = ()
-    return batch.failed_again(fact.reason, now)
+# -- publishes --------------------------------------------------------------------------------------------------------
 
 
 def publish(batch: BatchState, now: float) -> list[Effect]:
     """Send to as many minions as there are free slots, if the stage allows it and freed slots have gathered long enough."""
+    pace, room, flying = batch.pace, batch.room, len(batch.flights)
     if batch.is_publishing() or batch.catching_up:
-        batch.pace.publish_at = None
+        pace.publish_at = None
         return []
     effects = _next_stages(batch, now)
-    if batch.halted:
-        return effects
-    capacity = batch.pace.capacity(len(batch.inflight), batch.waiting.available)
+    available = batch.pending.available
+    capacity = pace.capacity(flying, available)
     if not capacity:
-        batch.pace.publish_at = None
-        batch.room.suffices()
+        pace.publish_at = None
+        room.suffices()
         return effects
-    gathers = capacity < batch.waiting.available and capacity != batch.pace.quota
     # Where there is too little room, freed slots are gathered for all batches together.
-    is_first = not batch.pace.publishes or batch.room.limit is not None
-    window = 0.0 if is_first else batch.publish_window.left(now, len(batch.inflight), gathers)
-    if batch.pace.must_wait(now, window):
+    is_first = not pace.publishes or room.limit is not None
+    gathers = capacity < available and capacity != pace.quota
+    if pace.must_wait(now, 0.0 if is_first else pace.gathers_for(now, flying, gathers)):
         return effects
-    minions = batch.waiting.take(min(capacity, batch.room.allotted) if batch.room.shared else capacity)
+    minions = batch.pending.take(min(capacity, room.allotted) if room.shared else capacity)
     if not minions:
-        batch.room.wanted = capacity
+        room.wanted = capacity
         return effects
-    batch.maybe_received.difference_update(minions)
-    batch.inflight.send(minions, now)
-    batch.pace.sends(len(minions))
-    batch.publish_window.reset()
+    batch.send(minions, now)
+    pace.sends(len(minions))
     batch.last_progress = now
     return [*effects, facts.Publish(minions)]
 
 
 def allotted(batch: BatchState, fact: facts.Allotted, _now: float) -> list[Effect]:
     """Note how many minions the batch may send to in this step, and what it waits for."""
-    batch.room.told(fact)
+    batch.room.allotted, batch.room.limit = fact.count, fact.limit
     return []
-
-
-def _next_stages(batch: BatchState, now: float) -> list[Effect]:
-    """Go on to the next wave or group once this one has ended, has kept its budget and has passed its check."""
-    while batch.waiting and batch.pace.stage_is_over(len(batch.inflight), batch.waiting.available):
-        if not batch.waiting.available and _group_awaits_signs(batch):
-            return []
-        if batch.checks.must_begin(batch.pace.stage):
-            return holding.begin_check(batch, now)
-        if not batch.checks.may_go_on(batch.pace.stage):
-            return []
-        batch.pace.next_stage(batch.waiting.available)
-        batch.waiting.open_to(batch.pace.group)
-        batch.checks.next_stage(now)
-    return []
-
-
-def _group_awaits_signs(batch: BatchState) -> bool:
-    """Whether minions of this group, or of an earlier one, have shown no sign of life yet."""
-    return any(batch.membership.of(minion) <= batch.pace.group for minion in batch.presence.unseen)
 
 
 def published(batch: BatchState, fact: facts.Published, now: float) -> list[Effect]:
     """The publish under way has succeeded."""
     missed = set(fact.missed)
     batch.pace.failures = 0
-    for minion in batch.inflight.end_publish():
+    for minion in batch.end_publish():
         if minion in missed:
+            batch.flights[minion].take(Evidence.MISSED, now)
             ending.leave_out(batch, [minion], now)
         else:
-            batch.inflight.sent(minion, now)
-    return ending.kill_what_was_late(batch)
+            member = batch.flights[minion]
+            member.take(Evidence.PUBLISHED, now)
+            member.ran_since = now
+            batch.go(minion, Step.SENT, overdue_at(member, batch.spec, now))
+    return ending.kill_what_was_late(batch, now)
 
 
 def publish_failed(batch: BatchState, fact: facts.PublishFailed, now: float) -> list[Effect]:
     """The publish under way was not confirmed: put its minions back, or find out whether they received it."""
-    sending = batch.inflight.end_publish()
+    sending = batch.end_publish()
     effects: list[Effect] = []
+    for minion in sending:
+        batch.flights[minion].take(Evidence.REFUSED if fact.certain else Evidence.UNCONFIRMED, now)
     if fact.certain:
-        batch.put_back(sending)
+        ending.put_back(batch, sending)
     else:
-        batch.inflight.doubt_publish(sending)
-        effects += ending.look_for(batch, sending)
+        effects += ending.look_for(batch, sending, Step.LOOKING)
     if not (fact.certain and batch.holds_publish(now + batch.schedule.ahead)):
         effects += batch.failed_again(fact.reason, now)
-    return effects + ending.kill_what_was_late(batch)
+    return effects + ending.kill_what_was_late(batch, now)
+
+
+# -- stages -----------------------------------------------------------------------------------------------------------
+
+
+def _next_stages(batch: BatchState, now: float) -> list[Effect]:
+    """Go on to the next wave or group once this one has ended, has kept its budget and has passed its check."""
+    pace, checks, pending = batch.pace, batch.checks, batch.pending
+    while pending.ready and pace.stage_is_over(len(batch.flights), pending.available):
+        if not pending.available and pending.awaits_signs():
+            return []
+        if not checks.may_go_on(pace.stage):
+            return [] if checks.stage == pace.stage else _begin_check(batch)
+        pace.next_stage(pending.available)
+        pending.open_to(pace.group)
+        checks.began = now
+    return []
+
+
+def _begin_check(batch: BatchState) -> list[Effect]:
+    stage = batch.checks.stage = batch.pace.stage
+    announced = Announce("check", {**batch.spec.check, "stage": stage})
+    if batch.checks.by_hand:
+        return [announced]
+    done = [
+        minion
+        for minion, member in batch.members.items()
+        if member.ended is Outcome.COMPLETED and member.since >= batch.checks.began
+    ]
+    return [announced, facts.Check(stage, tuple(sorted(done)))]
+
+
+def checked(batch: BatchState, fact: facts.Checked, _now: float) -> list[Effect]:
+    """The check of a stage is over."""
+    if batch.halted or batch.checks.by_hand or batch.checks.stage != fact.stage:
+        return []
+    if fact.reason:
+        return batch.halt(f"check {batch.spec.check['fun']}: {fact.reason}")
+    batch.checks.pass_()
+    return [Announce("checked", {**batch.spec.check, "stage": fact.stage})]

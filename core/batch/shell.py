@@ -52,7 +52,7 @@ class BatchShell:
         ports.questions.read_log = self._proof.read_on
         self._turns = Turns(ports, self._perform, lambda: self._proof.position)
         self.history = History()
-        control = {verb: functools.partial(self._control, make) for verb, make in _WISHES.items()}
+        control = {verb: functools.partial(self._control, verb) for verb in ("stop", "pause", "resume", "approve")}
         self.service = Service(ports.loop, ports.inbox, {"start": self._start_batch, **control})
         self._timer: Any = None  # of the next maintenance, or of the next try to begin
         self._is_ready = False  # the batches that an earlier engine left are known
@@ -174,14 +174,15 @@ class BatchShell:
     # -- requests -----------------------------------------------------------------------------------------------------
     # Each gives its batch a fact at once. It has been carried out when the fact is durable and a publish under way is over.
 
-    def _control(self, make: Callable[[Mapping[str, Any], str], facts.Fact], request: Mapping[str, Any]) -> Any:
-        fact = make(request, str(request.get("user", "")))
+    def _control(self, verb: str, request: Mapping[str, Any]) -> Any:
+        user, kill = str(request.get("user", "")), bool(request.get("kill"))
+        fact = facts.Requested(verb, user, kill, int(request.get("stage", 0)))
         live = self.live.get(str(request.get("jid")))
-        if live is not None and not isinstance(fact, (facts.StopRequested, facts.PauseRequested)):
+        if live is not None and verb not in ("stop", "pause"):
             self._recover(live)  # before it may send again
         if live is None or not live.batch.accepts(fact):
             return bool(request.get("again")) and live is not None  # it was carried out before the engine ended
-        log.info("Batch %s: %s by %s", live.jid, request.get("do"), request.get("user"))
+        log.info("Batch %s: %s by %s", live.jid, verb, user)
         live.step(fact)
         return self._carried_out(live)
 
@@ -303,12 +304,3 @@ class BatchShell:
         if live.batch.halted is not None:
             # Tell what became of the minions that were in flight when it was halted.
             effects.perform(self._ports, live, [facts.Announce("progress")])
-
-
-#: For each verb of a request: what makes the fact, from the request and the user who asks.
-_WISHES: Mapping[str, Callable[[Mapping[str, Any], str], facts.Fact]] = {
-    "stop": lambda request, user: facts.StopRequested(bool(request.get("kill")), user),
-    "pause": lambda request, user: facts.PauseRequested(user),
-    "resume": lambda request, user: facts.ResumeRequested(user),
-    "approve": lambda request, user: facts.Approved(int(request["stage"]), user),
-}

@@ -1,14 +1,14 @@
 """
 What a batch was asked to do: the job, its minions, its sizes and its budget. Fixed when the batch is created.
 
-Pure: no clock, no I/O. It must never be changed afterwards, since a batch's state is rebuilt from it.
+Pure: stdlib only. A spec must never be changed afterwards, since a batch's state is rebuilt from it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 PRESENCE = ("ping", "none")
 OFFLINE = ("skip", "fail", "queue")
@@ -92,3 +92,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+class Part:
+    """A part of a batch's state. Subclasses are dataclasses with slots; ``KEPT`` names the fields that its row holds."""
+
+    __slots__ = ()
+    KEPT: ClassVar[tuple[str, ...]] = ()
+
+    def values(self) -> dict[str, Any]:
+        """Return ``{name: value}`` of the kept fields, as plain values."""
+        return {name: getattr(self, name) for name in self.KEPT}
+
+    def load(self, values: Mapping[str, Any]) -> None:
+        """Set the kept fields from what ``values`` returned. :raises KeyError, TypeError:"""
+        for name in self.KEPT:
+            setattr(self, name, values[name])

@@ -20,8 +20,8 @@ import salt.utils.args
 import salt.utils.jid
 
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.minion_data import find_groups, without_data
-from saltext.jobs.core.batch.outcomes import Outcome
 from saltext.jobs.core.batch.permission import CallerRights
 from saltext.jobs.core.batch.plan import (
     APPROVE,

@@ -54,7 +54,7 @@ def change_of(batch: Batch, asks: Asks | None = None) -> Change:
     asked = dict(asks or {})
     if asks:
         asks.clear()
-    row, parts = _packed(batch.row()), {minion: _packed(batch.part(minion)) for minion in batch.touched}
+    row, parts = _packed(batch.row()), {minion: _packed(batch.members[minion].row()) for minion in batch.touched}
     batch.touched.clear()
     kind = Kind.ENDED if batch.closed else Kind.OPEN
     return Change(batch.spec.jid, kind, lambda: salt.payload.dumps(batch.spec.as_dict()), row, parts, asked)

@@ -13,7 +13,7 @@ from typing import Any
 from saltext.jobs.core.batch.facts import Announce
 from saltext.jobs.core.batch.gates import HELD, PausedBy
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.outcomes import Outcome
+from saltext.jobs.core.batch.member import KILLS, Outcome
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.display.command import HIDDEN, shown, words_of
@@ -37,7 +37,7 @@ def counts(batch: Batch) -> dict[str, Any]:
         "total": len(batch.spec.minions),
         **{outcome.value: batch.counts[outcome] for outcome in Outcome},
         "active": len(batch.flights),
-        "pending": batch.count_pending(),
+        "pending": len(batch.pending),
         "state": batch.state,
         **({"group": batch.spec.groups[batch.pace.group][0]} if batch.spec.groups else {}),
     }
@@ -100,7 +100,7 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "blocked_reason": batch.waits_for_room() or None,
         "check": batch.checks.stage is not None,
         "approve": batch.checks.stage if batch.checks.by_hand else None,
-        "survivors": sorted(batch.inflight.survivors()),
+        "survivors": sorted(minion for minion, member in batch.flights.items() if member.kills >= KILLS),
         "publishes": batch.pace.publishes,
         "publish_failures": batch.pace.publish_failures,
         "finished": batch.finished,
@@ -195,7 +195,7 @@ def _seconds_left(batch: Batch, numbers: Mapping[str, Any]) -> float | None:
     Return for about how many seconds a batch will still run, by the usual run time and the present size, which says more
     than the pace so far. None if that is not known: before the first return, after the end, and while the batch waits.
     """
-    usual, left = batch.publish_window.usual, numbers["active"] + (0 if batch.halted else numbers["pending"])
+    usual, left = batch.pace.usual, numbers["active"] + (0 if batch.halted else numbers["pending"])
     if batch.finished or batch.state == "paused" or batch.waits_for_room() or not (usual and left):
         return None
     return two_digits((usual + batch.spec.batch_wait) * max(1.0, left / batch.pace.size))
@@ -218,18 +218,18 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
     has ``group`` too, an active minion has ``seen``: when it was last seen to run the job, and a lost one that is known to
     have begun the job has ``begun``.
     """
-    known = {minion: minion_record("pending", batch.created) for minion in batch.pending()}
-    for minion, flight in batch.flights.items():
-        since = flight.began or flight.since
-        known[minion] = minion_record("active", since, None, since, seen=max(since, flight.since))
-    for minion, (outcome, since, retcode, started) in batch.outcomes.items():
-        known[minion] = minion_record(outcome.value, since, retcode, started)
-    for minion in batch.record.begun:
-        if known[minion]["state"] == Outcome.LOST.value:
-            known[minion]["begun"] = True
+    known = {minion: minion_record("pending", batch.created) for minion in batch.pending.in_order()}
+    for minion, member in batch.members.items():
+        if member.step is not None:
+            started = member.ran_since
+            known[minion] = minion_record("active", started, None, started, seen=max(started, member.since))
+        elif member.ended is not None:
+            known[minion] = minion_record(member.ended.value, member.since, member.retcode, member.ran_since or None)
+            if member.ended is Outcome.LOST and member.has_begun:
+                known[minion]["begun"] = True
     if batch.spec.groups:
         for minion, record in known.items():
-            record["group"] = batch.spec.groups[batch.membership.of(minion)][0]
+            record["group"] = batch.spec.groups[batch.pending.group_of(minion)][0]
     return {minion: known[minion] for minion in sorted(known)}
 
 

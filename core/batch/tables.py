@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.batch.gates import HELD
-from saltext.jobs.core.batch.outcomes import Outcome
+from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.summary import (
     BAD,
     DRIVER,

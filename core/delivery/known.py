@@ -6,8 +6,8 @@ it what becomes known, and nothing else sets its fields:
 
 * ``publish`` before a publish, ``ask`` before a question;
 * ``take`` for each piece of evidence: outcomes of the publish, looks at the job cache, answers, starts that were heard;
-* ``unheard = True`` once a start may have gone unheard (events were lost, the engine has begun anew), and ``started_at``
-  when the minion's process has started.
+* ``starts`` when the minion's process has started, and ``unheard = True`` once a start of the job may have gone unheard
+  (events were lost, the engine has begun anew).
 
 Then ``verdict`` says what this means, and the wing's policy what is done about it. A policy returns a decision, which one
 place of the wing carries out, and takes the delivery to its next step by ``go``. Times are Unix time in seconds, 0 for
@@ -19,6 +19,7 @@ It must never take silence for absence.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 from saltext.jobs.core.delivery.steps import TRANSITIONS, Step
@@ -41,6 +42,11 @@ class Said(enum.Enum):
     NEVER = "never"  # it has not begun the job
     INTERRUPTED = "interrupted"  # it has begun the job, and the job ended without a return
     NOT_AGAIN = "not again"  # the job was interrupted before the last publish; the minion has not begun it since
+
+    @classmethod
+    def of(cls, state: str) -> Said:
+        """Return what a record of a minion says, by its state (``once.Record.about``)."""
+        return {"never": cls.NEVER, "interrupted": cls.INTERRUPTED}.get(state, cls.NOT_SURE)
 
 
 class Evidence(enum.Enum):
@@ -160,10 +166,12 @@ class Delivery:
             self.sent_at = self.sent_before
             self.begun_at = 0.0 if self.sent_at is None else self.begun_at
         elif evidence is Evidence.BEGUN:
-            self.begun_at = self.begun_at or now
+            self._has_begun(now)
             self.runs = self.idle = self.unanswered = 0
+        elif evidence is Evidence.FETCHED:
+            self._has_begun(self.sent_at or self.asked_at)
         elif evidence is Evidence.RUNS:
-            self.begun_at = self.begun_at or self.sent_at or self.asked_at
+            self._has_begun(self.sent_at or self.asked_at)
             self.runs, self.idle, self.unanswered = self.runs + 1, 0, 0
         elif evidence is Evidence.IDLE:
             again = said is Said.INTERRUPTED and 0.0 < ran_at == self.ran_before
@@ -173,6 +181,16 @@ class Delivery:
                 self.begun_at = 0.0  # claims of a start were forged, or concern an earlier publish
         elif evidence is Evidence.SILENT:
             self.unanswered += 1
+
+    def _has_begun(self, at: float) -> None:
+        self.begun_at = self.begun_at or at
+        if self.outcome is Outcome.IN_DOUBT:
+            self.outcome = Outcome.TAKEN
+
+    def starts(self, now: float) -> None:
+        """The minion's process has started."""
+        # Even if the clock was set back since the publish.
+        self.started_at = max(now, math.nextafter(self.sent_at or 0.0, math.inf))
 
     @property
     def restarted(self) -> bool:

@@ -34,10 +34,12 @@ class Step(enum.Enum):
 TRANSITIONS: Mapping[Step, frozenset[Step]] = {
     # -- what became of it: no conclusion without a look, a question, and a second look
     Step.WAITING: frozenset({Step.LOOKING, Step.LOOKING_AGAIN}),  # LOOKING_AGAIN if an answer covers this job too
-    Step.LOOKING: frozenset({Step.TO_ASK, Step.WAITING}),  # back if the job cache cannot be read
+    # WAITING if the job cache cannot be read; ASKING in a batch, which asks at once.
+    Step.LOOKING: frozenset({Step.TO_ASK, Step.WAITING, Step.ASKING}),
     Step.TO_ASK: frozenset({Step.ASKING}),
-    # Back if the minion could not be asked; SENT if it may still begin what it was sent.
-    Step.ASKING: frozenset({Step.ANSWERED, Step.RUNNING, Step.SENT, Step.WAITING}),
+    # Back if the minion could not be asked; SENT if it may still begin what it was sent; LOOKING_AGAIN if it was silent
+    # often enough.
+    Step.ASKING: frozenset({Step.ANSWERED, Step.RUNNING, Step.SENT, Step.WAITING, Step.LOOKING_AGAIN}),
     Step.ANSWERED: frozenset({Step.LOOKING_AGAIN}),
     # RUNNING if the job, which was sent earlier, began only now.
     Step.LOOKING_AGAIN: frozenset({Step.TO_SEND, Step.TO_ASK, Step.RUNNING, Step.ANSWERED}),
@@ -49,6 +51,9 @@ TRANSITIONS: Mapping[Step, frozenset[Step]] = {
     Step.SENT: frozenset({Step.RUNNING, Step.WAITING}),
     Step.RUNNING: frozenset({Step.WAITING}),
 }
+#: A batch may also go to these from any step: the minion says that it runs the job; a kill is sent, and asked about soon; it
+#: is overdue, its publish was not confirmed, or the engine has begun anew.
+AT_ANY_TIME = frozenset({Step.RUNNING, Step.SENT, Step.LOOKING})
 
 #: A step that waits for a look at the job cache -> the step during that look.
 LOOKS: Mapping[Step, Step] = {Step.WAITING: Step.LOOKING, Step.ANSWERED: Step.LOOKING_AGAIN}

@@ -189,7 +189,6 @@ class Questions:
         target: str | None = None,
         told: Callable[[Found], object] | None = None,
         doubted: Iterable[str] = (),
-        records: bool = True,
     ) -> Found:
         """
         Ask minions in one publish whether they run ``jid``, or have run it. Raises as ``ping``.
@@ -198,11 +197,9 @@ class Questions:
         :param told: gets answers as soon as they count; only the others are then returned.
         :param doubted: minions that are asked once more, for records alone, if they run nothing and show no records: a
             proxy runs a job of several functions, as this question is, without its executors (Salt's ``metaproxy``).
-        :param records: whether to ask for more than whether they run it.
         """
         asked, heard, in_doubt = frozenset(minions), set[str](), frozenset(doubted)
-        parts = {_RUNS: [jid], **({_RECORDED: [jid], _RUNNING: []} if records else {})}
-        parts |= {} if target is None else {_MATCHES: [target]}
+        parts = {_RUNS: [jid], _RECORDED: [jid], _RUNNING: [], **({} if target is None else {_MATCHES: [target]})}
 
         def read(given: Mapping[str, Any]) -> Found:
             return _found_in(jid, {minion: value for minion, value in given.items() if minion in asked - heard})
@@ -218,10 +215,8 @@ class Questions:
                 heard.update(found.answered)
                 told(found)
 
-        functions, arguments = list(parts), list(parts.values())
-        fun, arg = (functions, arguments) if len(parts) > 1 else (functions[0], arguments[0])
-        answers = await self._ask(fun, arg, asked, timeout, tell if told is not None else None)
-        given = _named(functions, answers.given)
+        answers = await self._ask(list(parts), list(parts.values()), asked, timeout, tell if told is not None else None)
+        given = _named(list(parts), answers.given)
         rest = read(given)
         if alone := recordless(rest):
             said = (await self._ask(_RECORDED, [jid], alone, timeout)).given

@@ -91,7 +91,7 @@ class Turns:
                 for entry in backlog.entries.values():
                     entry.next_at = 0.0
                     if entry.delivery is not None:
-                        entry.delivery.started_at = now
+                        entry.delivery.starts(now)
             if backlog.replay is None:
                 # The jitter spreads a fleet that starts at once. It is the same each time for the same minion.
                 spread = 0.0 if sign is facts.Sign.ANSWER else 1.0 + zlib.crc32(minion.encode()) / 2**32

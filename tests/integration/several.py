@@ -131,7 +131,7 @@ def has_begun(trace, many):
 def ended(master, jid):
     store = BatchStore(master.config)
     batch = wait_for(lambda: (found := store.read(jid)) and found.finished and found, what="the batch has ended")
-    return {minion: outcome.value for minion, (outcome, *_) in batch.outcomes.items()}
+    return {minion: outcome.value for minion, outcome in batch.outcomes.items()}
 
 
 def standing_by(desk, engine):

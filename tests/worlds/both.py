@@ -209,7 +209,7 @@ class Both(World):
 
     def outcomes(self, jid):
         """``{minion: how its part ended}``."""
-        return {name: outcome.value for name, (outcome, *_) in self.batch(jid).outcomes.items()}
+        return {name: outcome.value for name, outcome in self.batch(jid).outcomes.items()}
 
     def has_changed(self, change):
         """What has changed of a batch was written."""
@@ -225,12 +225,13 @@ class Both(World):
         if live is None or live.batch.touched:
             return
         found = self.kept_batches.load(jid)
-        for minion in found.spec.minions:
-            assert found.part(minion) == live.batch.part(minion), (
+        assert found.members.keys() == live.batch.members.keys()
+        for minion, member in found.members.items():
+            assert member.row() == live.batch.members[minion].row(), (
                 f"the row of {minion} in {jid} is not what it has become"
             )
-        assert sorted(found.pending()) == sorted(live.batch.pending())
-        assert (+found.counts, found.record.budget_used) == (+live.batch.counts, live.batch.record.budget_used)
+        assert found.pending.in_order() == live.batch.pending.in_order()
+        assert (+found.counts, found.budget_used) == (+live.batch.counts, live.batch.budget_used)
 
     def has_ended(self, jid):
         batch = self.batch(jid)

@@ -59,7 +59,7 @@ class Master:
         bench.wait(61)
         bench.returns("a")
         bench.tell(facts.Tick())
-        assert (bench.batch.waits_for().by.value, bench.batch.pending()) == (reason, ["b"])
+        assert (bench.batch.waits_for().by.value, bench.batch.pending.in_order()) == (reason, ["b"])
         self.publish(jid, {BATCH_MARK: True})
         self.benches[jid] = bench
         bench.keep(self.store)

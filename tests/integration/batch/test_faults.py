@@ -57,7 +57,7 @@ def job_of(store, work):
 
 
 def outcomes(batch):
-    return {minion: outcome.value for minion, (outcome, *_) in batch.outcomes.items()}
+    return {minion: outcome.value for minion, outcome in batch.outcomes.items()}
 
 
 def all_completed(batch):

@@ -30,7 +30,7 @@ def begin(run, store, tmp_path):
         jid = run("batch.start", "p*", "cmd.run", work.command, "batch=1", "presence=none", *args, *timeouts(2))["jid"]
         wait_for(work.begun, what="the first one runs it")
         name = wait_for(
-            lambda: next((name for name, flight in store.read(jid).flights.items() if flight.seen), None),
+            lambda: next((name for name, flight in store.read(jid).flights.items() if flight.has_begun), None),
             what="that is known",
         )
         return jid, work, name
@@ -41,7 +41,7 @@ def begin(run, store, tmp_path):
 
 
 def outcomes(store, jid):
-    return {minion: outcome.value for minion, (outcome, *_) in store.read(jid).outcomes.items()}
+    return {minion: outcome.value for minion, outcome in store.read(jid).outcomes.items()}
 
 
 @pytest.mark.story

@@ -28,6 +28,8 @@ from tests.virtual_loop import VirtualLoop
 JID = "20260516101112131415"
 #: Seconds that an event or an answer of the master takes.
 LATENCY = 0.01
+#: The functions of a question about a job.
+QUESTION = ["saltutil.find_job", "saltutil.find_cached_job", "saltutil.running"]
 
 
 class FakeBus:
@@ -157,13 +159,13 @@ class FakeMaster:
             return
         minion.known.add(jid)
         if isinstance(fun, list):
-            self.returns(minion, jid, fun, {name: minion.answers.get(name, ({}, 0))[0] for name in fun})
+            runs = {"jid": arg[0][0]} if arg[0][0] in minion.runs else {}
+            answers = {QUESTION[0]: (runs, 0), **minion.answers}
+            self.returns(minion, jid, fun, {name: answers.get(name, ({}, 0))[0] for name in fun})
         elif fun in minion.answers:
             self.returns(minion, jid, fun, *minion.answers[fun])
         elif fun == "test.ping":
             self.returns(minion, jid, fun, True)
-        elif fun == "saltutil.find_job":
-            self.returns(minion, jid, fun, {"jid": arg[0]} if arg[0] in minion.runs else {})
         elif fun == "saltutil.find_cached_job":
             self.returns(minion, jid, fun, "you may need to enable cache_jobs")
         elif fun == "saltutil.term_job" and minion.stubborn:
@@ -464,7 +466,7 @@ class ShellBench:
         return self.inbox.replies[asked]
 
     def states(self, jid=JID):
-        return {minion: outcome.value for minion, (outcome, *_) in self.batch(jid).outcomes.items()}
+        return {minion: outcome.value for minion, outcome in self.batch(jid).outcomes.items()}
 
     def end(self, seconds=3600.0, jid=JID):
         """Let time pass until a batch has been closed."""

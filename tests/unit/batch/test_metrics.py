@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.batch.outcomes import Outcome
+from saltext.jobs.core.batch.member import Outcome
 from tests.unit.batch.bench import BEGIN
 from tests.unit.batch.shell_bench import FakeMinion, ShellBench
 

@@ -6,7 +6,7 @@ import pytest
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.gates import FRESH
-from saltext.jobs.core.batch.inflight import KILLS
+from saltext.jobs.core.batch.member import KILLS
 from saltext.jobs.core.batch.summary import summary
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 from tests.unit.batch.test_shell_rollout import ANNA, APPROVE, FUNCTION, HOUR
@@ -49,7 +49,7 @@ def test_a_stopped_batch_lets_what_runs_end_unless_it_is_told_to_kill_it(tmp_pat
         bench.run(HOUR)
         assert (bench.batch().state, bench.states()) == ("stopping", {"a": "completed"})
         assert [bench.reply("stop", kill=True), bench.reply("stop", kill=True)] == [YES, NO]
-        assert bench.end().pending() == ["c", "d"]
+        assert bench.end().pending.in_order() == ["c", "d"]
         assert bench.states() == {"a": "completed", "b": "killed"}
         assert bench.bus.kinds() == ["new", "halted"]
 
@@ -68,7 +68,7 @@ def test_a_kill_reaches_minions_whose_publish_was_under_way(tmp_path):
         bench.begin("abc", "2", timeout=600.0)
         bench.run(0.5)
         assert bench.reply("stop", kill=True) == YES
-        assert bench.end(60.0).pending() == ["c"]
+        assert bench.end(60.0).pending.in_order() == ["c"]
         assert bench.states() == {"a": "killed", "b": "killed"}
 
 
@@ -108,7 +108,7 @@ def test_a_job_that_was_told_to_end_counts_as_what_it_returns(tmp_path, retcode,
         bench.master.minions["a"].stubborn = True
         bench.begin("a", "1", max_runtime=100.0)
         assert bench.end().success is (state == "completed")
-        assert (bench.states(), bench.batch().outcomes["a"][2]) == ({"a": state}, retcode)
+        assert (bench.states(), bench.batch().members["a"].retcode) == ({"a": state}, retcode)
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch.summary import minions as minions_of
-from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
+from tests.unit.batch.shell_bench import JID, QUESTION, FakeMinion, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -158,7 +158,7 @@ def test_a_batch_that_is_to_hand_minions_over_is_refused_while_the_job_cache_doe
 # -- effects that fail in a way that nobody foresaw --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["state.apply", "test.ping", "saltutil.find_job"])
+@pytest.mark.parametrize("name", ["state.apply", "test.ping", QUESTION])
 def test_an_exception_while_an_effect_is_performed_becomes_a_fact(tmp_path, name):
     with bench_of(tmp_path, FakeMinion("a", seconds=20), "b") as bench:
         publish, failures = bench.master.publish, [RuntimeError("odd")]

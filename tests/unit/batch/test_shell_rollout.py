@@ -37,7 +37,7 @@ def test_a_publish_that_the_disk_held_up_until_the_batch_was_paused_or_stopped_d
             bench.ask(verb, jid=JID, user="ann")
             bench.run(2)
         bench.run(10)
-        assert (bench.master.jobs(), bench.batch().pending()) == (["a"], ["b"])
+        assert (bench.master.jobs(), bench.batch().pending.in_order()) == (["a"], ["b"])
         if verb == "pause":
             bench.reply("resume")
             assert bench.end().success

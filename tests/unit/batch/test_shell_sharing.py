@@ -30,7 +30,7 @@ def test_a_small_batch_does_not_wait_for_a_large_one(tmp_path):
         bench.begin("gh", "2", jid=B)
         assert bench.run(120, lambda: flying(bench, B) == [2])
         bench.end(jid=B)
-        assert bench.batch(A).count_pending()
+        assert bench.batch(A).pending
 
 
 def test_a_batch_says_what_it_waits_for_until_it_gets_it(tmp_path):

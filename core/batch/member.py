@@ -1,0 +1,206 @@
+"""
+What a batch knows of one minion that it was once to send to, or that has ended; and what it does about it.
+
+``Member`` is the minion's row, as it is in the database. It is in flight while it has a step; it has ended once ``ended``
+says how; else it is to be sent the job again, and may have received it. ``core/delivery/known.py`` says what the rest means.
+A batch sends first, and asks when a minion is overdue: first its return is looked for in the job cache, then the minion is
+asked, together with many others. ``roster.py`` alone changes members.
+
+The functions at the end are the policy. They change nothing, and return a decision. They must never take silence for
+absence, nor have a job sent again that may have begun where it would run twice. Pure: stdlib only.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.delivery import known
+from saltext.jobs.core.delivery.known import Delivery, Evidence, Said, Verdict
+from saltext.jobs.core.delivery.steps import AT_ANY_TIME, Step
+
+#: Longest pause in seconds between two questions to a minion that still runs the job, unless ``timeout`` is longer.
+LONGEST_CHECK = 600.0
+#: Answers in a row after which a minion is believed not to run the job: after the first it may still be about to begin.
+IDLE_ANSWERS = 2
+#: How often a minion that still runs the job is sent a kill.
+KILLS = 5
+#: Seconds between a kill and asking whether it worked; the same after a request to terminate, since a job may have to clean
+#: up.
+KILL_PAUSE, TERM_PAUSE = 1.0, 10.0
+#: The batch finds out what became of the job: an answer that the minion runs it counts, even after one that it does not.
+IN_DOUBT = frozenset({Step.ASKING, Step.WAITING, Step.ANSWERED, Step.LOOKING_AGAIN})
+
+
+class Outcome(str, enum.Enum):
+    """How a minion's part in a batch ended."""
+
+    COMPLETED = "completed"  # returned with success
+    FAILED = "failed"  # returned without success; or was away, and the batch counts that as failed
+    LOST = "lost"  # may have begun, has not returned, and now is silent or does not run the job
+    OFFLINE = "offline"  # was not there
+    QUEUED = "queued"  # was not there, and was handed over to the retry queue
+    KILLED = "killed"  # was killed by a stop, and has not returned
+    TIMED_OUT = "timed_out"  # ran longer than ``max_runtime``, was killed for that, and has not returned with success
+
+
+#: Outcomes that count against the failure budget.
+_AGAINST_BUDGET = frozenset({Outcome.FAILED, Outcome.LOST, Outcome.TIMED_OUT})
+#: What a row holds, after the step, what became of the publish, what the minion's records say, and how it ended.
+_KEPT = (
+    *("sent_at", "begun_at", "started_at", "unheard", "runs", "idle", "unanswered", "due", "since", "ran_since"),
+    *("claimed", "kills", "expired", "resends", "retcode"),
+)
+_values = operator.attrgetter(*_KEPT)
+
+
+@dataclass(slots=True, eq=False)
+class Member(Delivery):
+    """Times are Unix time in seconds, 0 for never."""
+
+    due: float | None = None  # when the next step is due
+    since: float = 0.0  # when it was last sent to or seen to run the job; once it has ended, when it ended
+    ran_since: float = 0.0  # start of its run time: when it said that it had begun, or else when it was sent to
+    claimed: bool = False  # an event said that it has begun; anybody can forge any number, so only the first counts
+    kills: int = 0  # kills sent
+    expired: bool = False  # it exceeded ``max_runtime``, and is being killed for that
+    resends: int = 0  # how often it was sent the job again
+    ended: Outcome | None = None
+    retcode: int | None = None  # of its return
+
+    def go(self, to: Step) -> None:
+        if to in AT_ANY_TIME:
+            self.step = to
+        else:
+            # Not ``super()``, which does not know a class with slots.
+            Delivery.go(self, to)
+
+    def sends(self, now: float) -> None:
+        """It is about to be sent the job."""
+        self.publish(now)
+        self.step, self.since, self.ran_since, self.due, self.ended = Step.SENDING, now, now, None, None
+        self.said, self.last = Said.NOTHING, Evidence.NONE
+        self.claimed, self.kills, self.expired = False, 0, False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is known to have begun the job."""
+        return self.claimed or bool(self.begun_at)
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it counts against the budget. FAILED without a return means away, which does not count."""
+        return self.ended in _AGAINST_BUDGET and (self.retcode is not None or self.ended is not Outcome.FAILED)
+
+    def row(self) -> list[Any]:
+        """Return its row as plain values."""
+        step, ended = self.step and self.step.value, self.ended and self.ended.value
+        return [step, self.outcome.value, self.said.value, ended, *_values(self)]
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any]) -> Member:
+        """:raises ValueError, TypeError: if it is no row of a member."""
+        step, outcome, said, ended, *values = row
+        member = cls(
+            step=None if step is None else Step(step),
+            outcome=known.Outcome(outcome),
+            said=Said(said),
+            ended=None if ended is None else Outcome(ended),
+            **dict(zip(_KEPT, values, strict=True)),
+        )
+        member.retcode = None if member.retcode is None else int(member.retcode)
+        return member
+
+
+# -- what follows -----------------------------------------------------------------------------------------------------
+
+
+class Go(NamedTuple):
+    """The minion stays in flight, at ``step``, whose next one is due at ``due``; None: a look or a question is under way."""
+
+    step: Step
+    due: float | None = None
+
+
+class Kill(NamedTuple):
+    """The job is killed there; ``gently``: it is terminated, since it has run for too long."""
+
+    gently: bool = False
+
+
+class End(NamedTuple):
+    """The minion has ended; None: it is not there, and ``offline`` says what that means."""
+
+    outcome: Outcome | None
+
+
+class Again(NamedTuple):
+    """The minion never got the job, and is sent it again."""
+
+
+Decision = Go | Kill | End | Again
+
+
+def seen(member: Member, spec: Spec, now: float, doubted: bool, killing: bool) -> Go | Kill:
+    """
+    The minion says that it runs the job.
+
+    :param doubted: the batch was finding out what became of it.
+    :param killing: whether an operator wants the job killed.
+    """
+    due = overdue_at(member, spec, now)
+    if member.last is Evidence.BEGUN:  # which can be forged: it kills nothing, and the minion is asked soon
+        due = min(due, member.due) if member.kills and member.due is not None else due
+        return Go(Step.RUNNING, min(due, now + spec.gather_job_timeout) if doubted else due)
+    limit = spec.max_runtime
+    is_too_long = member.expired or (limit is not None and now >= member.ran_since + limit)
+    if is_too_long and not member.kills and not killing:
+        return Kill(gently=True)
+    return Kill() if (is_too_long or killing) and member.kills < KILLS else Go(Step.RUNNING, due)
+
+
+def overdue_at(member: Member, spec: Spec, now: float) -> float:
+    """
+    Return when a minion that may run the job is overdue: after ``timeout``, or when ``max_runtime`` has passed.
+
+    A minion that keeps saying that it runs the job is asked less and less often, except between two kills.
+    """
+    limit, wait = spec.max_runtime, spec.timeout
+    if member.runs > 1 and (not member.kills or member.kills >= KILLS):
+        wait = max(wait, min(wait * 2.0 ** min(member.runs - 1, 30), LONGEST_CHECK))
+    if limit is None or member.kills:
+        return now + wait
+    return min(now + wait, max(now, member.ran_since + limit))
+
+
+def answered(member: Member, spec: Spec, now: float) -> Go:
+    """The minion was asked, and does not say that it runs the job; or it could not be asked, which is no evidence."""
+    later = now + spec.gather_job_timeout
+    if member.last is Evidence.SILENT and member.unanswered >= spec.probe_attempts:
+        return Go(Step.LOOKING_AGAIN)
+    if member.last in (Evidence.IDLE, Evidence.FETCHED):
+        # Its return may still be on the way.
+        is_believed = (
+            member.idle >= IDLE_ANSWERS or member.last is Evidence.FETCHED or (member.kills and member.begun_at)
+        )
+        return Go(Step.ANSWERED if is_believed else Step.WAITING, later)
+    return Go(Step.WAITING, later)
+
+
+def given_up(member: Member, spec: Spec) -> End | Again:
+    """The last look has found no return. A minion that did receive the job ignores the duplicate jid until it restarts."""
+    if member.kills and member.idle:
+        return End(Outcome.TIMED_OUT if member.expired else Outcome.KILLED)
+    verdict, unsure = member.verdict(spec.acks), member.outcome is known.Outcome.IN_DOUBT
+    if verdict is Verdict.SILENT:
+        # The retry queue asks a silent minion before it delivers anything.
+        may_have_begun = spec.offline != "queue" and (unsure or member.restarted or member.unheard or not spec.acks)
+        return End(Outcome.LOST if member.begun_at or member.idle or may_have_begun else None)
+    never_got_it = verdict in (Verdict.NEVER, Verdict.UNKNOWN) and member.resends < spec.probe_attempts
+    may_be_unsent = unsure and verdict in (Verdict.NEVER, Verdict.UNKNOWN, Verdict.MAY_HAVE_BEGUN)
+    is_safe = verdict is Verdict.NEVER or not member.restarted
+    return Again() if is_safe and (never_got_it or may_be_unsent) else End(Outcome.LOST)
