@@ -20,7 +20,7 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import BatchSettings
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import site_of
 
 
 class Cache(JobCache):
@@ -48,7 +48,7 @@ def spec_of(jid, minions, size, **more) -> Spec:
 
 def ports_of(opts, loop, *, bus, publisher, inbox, logged=True) -> Ports:
     """The ports of an engine, on a master that keeps a log, or on one whose job cache keeps none."""
-    cache, worker, site = Cache(opts), Worker(loop), FileSite(opts)
+    cache, worker, site = Cache(opts), Worker(loop), site_of(opts)
     questions = Questions(loop, publisher)
 
     def log_for(follower, cursor):

@@ -19,7 +19,7 @@ import tempfile
 
 from benchmarks.job_cache import LOAD, RETURN, jids, options
 from saltext.jobs.core.log.records import publish_of, return_of
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import site_of
 from saltext.jobs.core.store.store import store_of
 
 TURNS = 9
@@ -43,7 +43,7 @@ def micros(count, work):
 
 def alone(folder, count):
     """The log by itself: appending a return, and a publish; their bytes; and reading."""
-    site = FileSite({"cachedir": str(folder), "id": MASTER})
+    site = site_of({"cachedir": str(folder), "id": MASTER})
     writer = site.log_writer()
     said = {**RETURN, "fun": "state.apply"}
     names = jids(count, 0)

@@ -24,12 +24,12 @@ from saltext.jobs.core.ledger import batches
 from saltext.jobs.core.ledger.batches import Change, Kind
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log.records import Returned
-from saltext.jobs.core.postgresql.site import PostgresqlSite
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import site_of
 from tests.postgresql import PostgreSQL
 
 TURNS = 3
 ENGINE = "batch_manager"
+SHARED = "postgresql"
 ALONE, TOGETHER = "a durable return of a batch", "50 durable returns of a batch"
 BODY, PART = b"x" * 2000, b"x" * 40
 
@@ -93,13 +93,20 @@ def measure(count):
     server = PostgreSQL("shared_buffers=64MB")
     try:
         meter, found = Meter(server), {}
-        options = {"postgresql.host": "127.0.0.1", "postgresql.port": server.port, "postgresql.db": "postgres"}
+        options = {
+            "master_job_cache": "salt_cache",
+            "cache": SHARED,
+            "postgresql.host": "127.0.0.1",
+            "postgresql.port": server.port,
+            "postgresql.db": "postgres",
+        }
         for _ in range(TURNS):
-            for form in (FileSite, PostgresqlSite):
+            for form in (None, SHARED):
                 with tempfile.TemporaryDirectory(prefix="sj-site-") as folder:
                     cachedir = pathlib.Path(folder)
                     (cachedir / "master.pem").write_bytes(b"the key of the masters")
-                    site = form({**options, "cachedir": str(cachedir), "pki_dir": str(cachedir), "id": "one"})
+                    its = {"cachedir": str(cachedir), "pki_dir": str(cachedir), "id": "one"}
+                    site = site_of({**options, **its, "saltext_jobs_site": form})
                     for made in works(site, count):
                         for name, (often, work) in made.items():
                             spent = meter.each(often, work)
@@ -126,11 +133,11 @@ def main():
     found = measure(parser.parse_args().records)
     print("| | SQLite: CPU, wall | PostgreSQL: CPU here, of the server, wall |\n|---|---|---|")
     for name, spent in found.items():
-        (own, _, wall), (theirs, server, long) = spent[FileSite], spent[PostgresqlSite]
+        (own, _, wall), (theirs, server, long) = spent[None], spent[SHARED]
         print(f"| {name} | {own:.3f} ms, {wall:.3f} | {theirs:.3f} ms, {server:.3f}, {long:.3f} |")
     print("\n| facts that become durable in a second | SQLite | PostgreSQL |\n|---|---|---|")
     for name, each in ((ALONE, 1), (TOGETHER, 50)):
-        rates = [f"{each * 1e3 / found[name][form][-1]:,.0f}" for form in (FileSite, PostgresqlSite)]
+        rates = [f"{each * 1e3 / found[name][form][-1]:,.0f}" for form in (None, SHARED)]
         print(f"| {name} | {' | '.join(rates)} |")
     print(f"\nA sync of this disk alone takes {sync_of_the_disk():.3f} ms.")
 

@@ -1,22 +1,20 @@
 """
-Which masters work as one: a master alone with its cachedir, or all that share a database in PostgreSQL.
+What masters have in common if their engines work as one: a master alone with its cachedir, or all that share a database in
+PostgreSQL.
 
 Other modules must never bypass this one: they do not know where the tables are, nor how a process leads.
 """
 
 from __future__ import annotations
 
-import functools
 import pathlib
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.lease import FileLease, Leader, leader_of
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.ledger import log
-from saltext.jobs.core.ledger.site import Lead, Site
+from saltext.jobs.core.ledger.log import SIZE, Position, writers
+from saltext.jobs.core.ledger.seal import Seal
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.sqlite.tables import SqliteTables
 
@@ -28,38 +26,45 @@ _SITE, _POSTGRESQL = "saltext_jobs_site", "postgresql"
 _NEEDED = {"master_job_cache": "salt_cache", "cache": _POSTGRESQL}
 
 
-class FileSite(Site):
-    """One master, with one database file. Another one may go on with the same cachedir when this one has ended."""
+class Site:
+    """
+    :param opts: the master's options.
+    :param tables: its database, which also tells who leads each engine.
+    """
+
+    def __init__(self, opts: Mapping[str, Any], tables: Tables) -> None:
+        self.opts, self.tables = opts, tables
+        self.lease, self.leader, self.lead, self.doubts = tables.lease, tables.leader, tables.lead, tables.doubts
+        #: Seconds that a runner waits for an engine. Another master takes over within that time.
+        self.patience = 45.0 if tables.is_far else 10.0
+        self._masters: frozenset[str] = frozenset()
 
     @property
     def place(self) -> str:
-        return str(self.opts["cachedir"])
+        """Where it is, for people."""
+        return self.tables.place if self.tables.is_far else str(self.opts["cachedir"])
 
-    @functools.cached_property
-    def tables(self) -> Tables:  # type: ignore[override]
-        return SqliteTables(self.opts)
+    def path(self, engine: str) -> pathlib.Path | None:
+        """Return the directory of an engine's lock on this machine; None if there is none."""
+        return None if self.tables.is_far else pathlib.Path(self.opts["cachedir"], "saltext_jobs", engine)
 
-    def path(self, engine: str) -> pathlib.Path:
-        return pathlib.Path(self.opts["cachedir"], "saltext_jobs", engine)
+    def log(self, position: Position | None = None) -> Log:
+        """Return the log of all masters, read from a position on; without one, from its end."""
+        return Log(self.tables, position)
 
-    def lock_path(self, engine: str) -> pathlib.Path:
-        """Return the file that the leader has locked, and that says who leads. Its time is when the leader was alive."""
-        return self.path(engine) / "lock"
+    def log_writer(self, size: int = SIZE) -> LogWriter:
+        """
+        Return the writer with which a process of this master appends to the log.
 
-    def lease(self, engine: str, run: str = "") -> FileLease:
-        return FileLease(self.lock_path(engine), self._master, run)
+        :param size: most bytes of the log.
+        """
+        return LogWriter(self.tables, str(self.opts.get("id") or ""), size)
 
-    def leader(self, engine: str) -> Leader | None:
-        try:
-            return leader_of(self.lock_path(engine).read_bytes())
-        except FileNotFoundError:
-            return None
-
-    def lead(self, engine: str) -> Lead | None:
-        path = self.lock_path(engine)
-        if not files.is_held(path):
-            return None
-        return Lead(self.leader(engine), max(0.0, time.time() - path.stat().st_mtime))
+    def shares(self, master: str) -> bool:
+        """Tell whether the master with this id has written to the log of the site. :raises OSError:"""
+        if master not in self._masters:
+            self._masters = writers(self.tables)
+        return master in self._masters
 
 
 def site_of(opts: Mapping[str, Any]) -> Site:
@@ -72,7 +77,7 @@ def site_of(opts: Mapping[str, Any]) -> Site:
     if isinstance(kind, Site):  # a simulated one
         return kind
     if not kind:
-        return FileSite(opts)
+        return Site(opts, SqliteTables(opts))
     if kind != _POSTGRESQL:
         raise SettingsError(
             f"{_SITE} is {kind!r}; accepted is {_POSTGRESQL}, or nothing: then the cachedir is the site"
@@ -80,6 +85,6 @@ def site_of(opts: Mapping[str, Any]) -> Site:
     lacking = [f"{name}: {value}" for name, value in _NEEDED.items() if opts.get(name) != value]
     if lacking:
         raise SettingsError(f"{_SITE} is {kind}, which needs {' and '.join(lacking)} too")
-    from saltext.jobs.core.postgresql.site import PostgresqlSite  # psycopg is an extra
+    from saltext.jobs.core.postgresql.tables import PostgresqlTables  # psycopg is an extra
 
-    return PostgresqlSite(opts)
+    return Site(opts, PostgresqlTables(opts, True, Seal(opts)))

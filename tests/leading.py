@@ -20,6 +20,11 @@ def leading(opts, engine, run="1-1.00"):
         lease.release()
 
 
+def lock_of(opts, engine):
+    """The file that the leader of an engine has locked."""
+    return site_of(opts).path(engine) / "lock"
+
+
 @contextlib.contextmanager
 def single_holder(path):
     """Hold a lock file while the block runs; yields whether it was free."""

@@ -6,6 +6,7 @@ import ast
 import functools
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -290,6 +291,6 @@ def test_the_loader_gets_every_folder_that_is_for_it():
 def test_each_module_that_stores_a_body_in_the_database_seals_it():
     for path in sorted((CHECKOUT / "core" / "ledger").glob("*.py")):
         source = path.read_text()
-        if path.name != "tables.py" and ("INSERT INTO" in source or "dialect.append" in source) and "body" in source:
+        if re.search(r"INSERT INTO [^)]*body|\{append\}", source):
             assert "seal.put(" in source, f"{path} stores what who can write to PostgreSQL could have written"
             assert "seal.take(" in source, path

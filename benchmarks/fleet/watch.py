@@ -20,7 +20,7 @@ from demo.fleet import quiet_salt
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.site import FileSite, site_of
+from saltext.jobs.core.site import site_of
 
 ENGINES = (BATCH_MANAGER, JOB_RETRY)
 #: What carries events from one process to another.
@@ -86,10 +86,10 @@ def engine_pid(opts: Mapping[str, Any], engine: str) -> int | None:
     """Return the process of an engine: the one that holds its lock (proc_locks(5)), or its lease in a database."""
     with contextlib.suppress(OSError, StateError):
         site = site_of(opts)
-        if not isinstance(site, FileSite):
+        if site.tables.is_far:
             lead = site.lead(engine)
             return lead.process.pid if lead and lead.process else None
-        number = site.lock_path(engine).stat().st_ino
+        number = (site.path(engine) / "lock").stat().st_ino
         for line in pathlib.Path("/proc/locks").read_text().splitlines():
             words = line.split()
             # Those who look who leads share the lock for a moment: theirs is a lock to READ.

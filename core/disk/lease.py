@@ -67,6 +67,17 @@ def this_process(epoch: int, master: str, run: str) -> Leader:
     return Leader(os.getpid(), _name_of(os.geteuid()), socket.gethostname(), VERSION, epoch, master, run)
 
 
+class Lead(NamedTuple):
+    """
+    A process leads. ``process``: which; None if that is not known. ``silent``: seconds since it last said that it is alive;
+    None if that is not known. ``left``: seconds for which it still has its lease; None if it leads until it ends.
+    """
+
+    process: Leader | None
+    silent: float | None
+    left: float | None = None
+
+
 class Lease:
     """The lead of an engine, which one process has. After ``take`` has returned True you must ``release`` it."""
 

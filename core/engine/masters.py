@@ -24,11 +24,10 @@ from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.ledger import meta
-from saltext.jobs.core.ledger.site import Site
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures
-from saltext.jobs.core.site import site_of
+from saltext.jobs.core.site import Site, site_of
 from saltext.jobs.core.version import VERSION
 
 log = lines.logger(__name__)
@@ -96,7 +95,7 @@ def say(opts: Mapping[str, Any], tables: Tables, engine: str, refused: int, wall
 
 def forget(tables: Tables, engine: str, master: str) -> None:
     """The engine of a master has ended. :raises OSError:"""
-    meta.drop(tables, engine, f"{_GROUP}/{master}")
+    meta.keep(tables, engine, f"{_GROUP}/{master}", None)
 
 
 def masters_of(tables: Tables, engine: str) -> list[Master]:

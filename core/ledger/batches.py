@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -21,7 +20,7 @@ from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger import meta
 from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.ledger.requests import Requests
-from saltext.jobs.core.ledger.tables import BATCHES, PARTS, Execute, Tables
+from saltext.jobs.core.ledger.tables import BATCHES, PARTS, Tables
 
 
 class Kind(int, enum.Enum):
@@ -51,19 +50,14 @@ class Change(NamedTuple):
 
 #: For what a spec is sealed.
 _SPEC = "spec"
-_IS = "jid = ?"
-_UPDATE = f"UPDATE {BATCHES} SET kind = ?, body = ?, at = {{now}} WHERE {_IS}"
-_INSERT = f"INSERT INTO {BATCHES} (kind, body, at, jid, spec) VALUES (?, ?, {{now}}, ?, ?)"
-#: Stores rows of minions: at most so many in one statement, since each takes a round trip to a server.
-_PUT = f"""INSERT INTO {PARTS} (jid, minion, body) VALUES {{rows}}
-    ON CONFLICT (jid, minion) DO UPDATE SET body = excluded.body"""
-_AT_ONCE = 50
+_UPDATE = f"UPDATE {BATCHES} SET kind = ?, body = ?, at = {{now}} WHERE jid = ?"
+_INSERT = f"INSERT INTO {BATCHES} (kind, body, jid, spec) VALUES (?, ?, ?, ?)"
 #: One statement, so that all is of one moment.
-_READ = f"""SELECT '', spec, body FROM {BATCHES} WHERE {_IS} AND kind <> {Kind.ASIDE.value}
-    UNION ALL SELECT minion, body, NULL FROM {PARTS} WHERE {_IS}"""
-_KIND = f"SELECT kind FROM {BATCHES} WHERE {_IS}"
+_READ = f"""SELECT '', spec, body FROM {BATCHES} WHERE jid = ? AND kind <> {Kind.ASIDE.value}
+    UNION ALL SELECT minion, body, NULL FROM {PARTS} WHERE jid = ?"""
+_KIND = f"SELECT kind FROM {BATCHES} WHERE jid = ?"
 _OF_KIND = f"SELECT jid FROM {BATCHES} WHERE kind = ? ORDER BY jid"
-_SET_ASIDE = f"UPDATE {BATCHES} SET kind = {Kind.ASIDE.value}, at = {{now}} WHERE {_IS}"
+_SET_ASIDE = f"UPDATE {BATCHES} SET kind = {Kind.ASIDE.value}, at = {{now}} WHERE jid = ?"
 #: The place in the log up to which the open batches have taken it.
 _CURSOR = "batch_manager", "cursor"
 _OLD = f"SELECT jid FROM {BATCHES} WHERE kind = ? AND at < ?"
@@ -82,23 +76,19 @@ def write(
     :param durable: whether that must survive a power cut when this returns.
     :param cursor: up to which place of the log that and all before it came of it; None if that is not known.
     """
-    update, insert = (query.format(now=tables.dialect.now) for query in (_UPDATE, _INSERT))
 
-    def work(execute: Execute) -> None:
+    def work() -> None:
         for jid, kind, spec, body, parts, asks in changes:
-            row = kind.value, tables.seal.put(body, BATCHES, jid), jid
-            if not execute(update, row).rowcount:
-                execute(insert, (*row, tables.seal.put(spec(), BATCHES, jid, _SPEC)))
-            rows = [(jid, minion, tables.seal.put(part, PARTS, jid, minion)) for minion, part in parts.items()]
-            for first in range(0, len(rows), _AT_ONCE):
-                some = rows[first : first + _AT_ONCE]
-                execute(_PUT.format(rows=", ".join(["(?, ?, ?)"] * len(some))), tuple(itertools.chain(*some)))
+            row = kind.value, tables.seal.put(body, BATCHES.table, jid), jid
+            if tables.changed(_UPDATE, row) < 1:
+                tables.run(_INSERT, (*row, tables.seal.put(spec(), BATCHES.table, jid, _SPEC)))
+            PARTS.write(tables, {(jid, minion): (part,) for minion, part in parts.items()})
             for (engine, request_id), ask in asks.items():
-                Requests(tables, engine).put(execute, request_id, ask)
+                Requests(tables, engine).add(request_id, ask)
         if cursor is not None:
-            meta.put(tables, execute, *_CURSOR, msgpack.packb(cursor._asdict()))
+            meta.keep(tables, *_CURSOR, msgpack.packb(cursor._asdict()))
 
-    tables.write(work, lease, durable)
+    tables.together(work, lease, durable)
 
 
 def read(tables: Tables, jid: str) -> tuple[bytes, bytes, dict[str, bytes]] | None:
@@ -114,12 +104,13 @@ def read(tables: Tables, jid: str) -> tuple[bytes, bytes, dict[str, bytes]] | No
             raise StateError(f"a row of batch {jid} is not sealed by a master of this site")
         return found
 
-    rows = tables.read(_READ, (jid, jid))
-    parts = {str(minion): genuine(body, PARTS, jid, minion) for minion, body, _ in rows if minion}
-    own = [
-        (genuine(spec, BATCHES, jid, _SPEC), genuine(body, BATCHES, jid)) for minion, spec, body in rows if not minion
-    ]
-    return (*own[0], parts) if own else None
+    own, parts = None, {}
+    for minion, body, more in tables.read(_READ, (jid, jid)):
+        if minion:
+            parts[str(minion)] = genuine(body, PARTS.table, jid, minion)
+        else:
+            own = genuine(body, BATCHES.table, jid, _SPEC), genuine(more, BATCHES.table, jid)
+    return (*own, parts) if own else None
 
 
 def cursor(tables: Tables) -> Position | None:
@@ -143,18 +134,18 @@ def jids(tables: Tables, kind: Kind) -> list[str]:
 
 def set_aside(tables: Tables, jid: str, lease: Lease | None) -> None:
     """Have no engine read a batch again."""
-    tables.write(lambda execute: execute(_SET_ASIDE.format(now=tables.dialect.now), (jid,)), lease)
+    tables.together(lambda: tables.run(_SET_ASIDE, (jid,)), lease, durable=True)
 
 
 def forget(tables: Tables, kind: Kind, before: float, lease: Lease | None) -> list[str]:
     """Remove the batches of a kind that were last written before that Unix time, and return their jids."""
     old = [str(row[0]) for row in tables.read(_OLD, (kind.value, before))]
 
-    def work(execute: Execute) -> None:
+    def work() -> None:
         for jid in old:
-            for table in (PARTS, BATCHES):
-                execute(f"DELETE FROM {table} WHERE {_IS}", (jid,))
+            for rows in (PARTS, BATCHES):
+                tables.run(f"DELETE FROM {rows} WHERE jid = ?", (jid,))
 
     if old:
-        tables.write(work, lease, durable=False)
+        tables.together(work, lease)
     return old

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import salt.payload
@@ -20,7 +20,7 @@ import salt.payload
 from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
 from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.job_summary import JobTally, Named, decoded, job_marks, shown_mark, shown_of, tally_of
-from saltext.jobs.core.ledger.tables import JOBS, VALUES, Tables
+from saltext.jobs.core.ledger.tables import JOBS, VALUES, Tables, marks_of
 
 #: Rows read at first, at a time later, and at a time where the database checks each.
 FEW, MANY, WINDOW = 40, 500, 4000
@@ -44,9 +44,11 @@ _FAILED = f"""SELECT DISTINCT bank FROM {VALUES} WHERE failed = 1 AND bank {{}} 
 _WINDOW = f"""SELECT min(jid), count(*) FROM (
     SELECT jid FROM {JOBS} WHERE jid {{}} ? AND jid >= ? ORDER BY jid DESC LIMIT {{}}) AS w"""
 _NEAR = f"""SELECT j.jid FROM {JOBS} AS j WHERE j.jid {{}} ? AND j.jid >= ? AND (
-        EXISTS (SELECT 1 FROM {VALUES} AS v WHERE v.bank = '{MINIONS}' AND v.key = j.jid AND {{}})
+        EXISTS (SELECT 1 FROM {VALUES} AS v WHERE v.bank = '{MINIONS}' AND v.key = j.jid AND {{{{holds}}}})
         OR EXISTS (SELECT 1 FROM {VALUES} AS r WHERE r.bank = '{RETURNS}/' || j.jid AND r.key = ?))
     ORDER BY j.jid DESC"""
+_REMOVE = f"""DELETE FROM {JOBS}
+    WHERE jid = ? AND NOT EXISTS (SELECT 1 FROM {VALUES} WHERE bank = '{LOADS}' AND key = ?)"""
 _UNDATED = f"""SELECT j.jid, v.updated FROM {JOBS} AS j CROSS JOIN {VALUES} AS v
     WHERE j.dated = 0 AND v.bank = '{LOADS}' AND v.key = j.jid"""
 
@@ -64,12 +66,12 @@ def _clean(text: str) -> str:
     return text.replace("\0", "").replace(_BETWEEN, "").encode("utf-8", "replace").decode()
 
 
-def remove(tables: Tables, jids: Sequence[str] | None = None) -> None:
-    """Remove from the index jobs that were removed; all if none are named."""
-    if jids is None:
+def remove(tables: Tables, jid: str | None = None) -> None:
+    """Remove a job without a load from the index; by default all jobs."""
+    if jid is None:
         tables.run(f"DELETE FROM {JOBS}")
-    for part in parts(jids or ()):
-        tables.run(f"DELETE FROM {JOBS} WHERE jid IN ({marks_of(part)})", part)
+    else:
+        tables.run(_REMOVE, (jid, jid))
 
 
 def count(tables: Tables) -> int:
@@ -106,13 +108,12 @@ def failed(tables: Tables, low: str, high: str) -> Iterator[str]:
 def near(tables: Tables, low: str, high: str, minion: str) -> Iterator[str]:
     """As ``jids``, for jobs that are (or may be) for a minion, or that have its return."""
     name = salt.payload.dumps(minion, use_bin_type=True)  # as it stands in a list: its length, then the name
-    held = tables.dialect.holds.format("v.value")
     sign, size = "<=", FEW
     while True:
         # Each query is short, however rare the minion is.
         ((last, number),) = tables.read(_WINDOW.format(sign, size), (high, low))
         if number:
-            found = tables.read(_NEAR.format(sign, held), (high, last, name, minion))
+            found = tables.read(_NEAR.format(sign), (high, last, name, minion))
             yield from (row[0] for row in found if is_dated(row[0]))
         if number < size:
             return
@@ -200,8 +201,3 @@ def parts(values: Sequence[str]) -> Iterator[list[str]]:
     """Yield the values in lists of ``CHUNK``."""
     for start in range(0, len(values), CHUNK):
         yield list(values[start : start + CHUNK])
-
-
-def marks_of(values: Sized) -> str:
-    """Return the question marks for some values in a query."""
-    return ",".join("?" * len(values))

@@ -8,11 +8,11 @@ noted as a gap, and the reader reports it once, so that the engine reads the job
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.ledger.tables import LOG, MASTERS, SITE, Execute, Tables
+from saltext.jobs.core.ledger.tables import LOG, MASTERS, SITE, Tables, marks_of
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.log import records
 
@@ -26,15 +26,15 @@ _LEAST, _SWEPT_AFTER, _SWEPT, _SAMPLE, _MORE = 20_000, 2000, 5000, 500, 100
 #: Records that are read at once.
 _PART = 1000
 _ENTER = f"INSERT INTO {MASTERS} VALUES (?) ON CONFLICT DO NOTHING"
-_READ = f"SELECT place, jid, minion, body FROM {LOG} WHERE place > ? ORDER BY place LIMIT {_PART}"
-_PUBLISHES = f"SELECT place, jid, minion, body FROM {LOG} WHERE jid = ? AND minion = '' ORDER BY place"
-_RETURNS = f"SELECT place, jid, minion, body FROM {LOG} WHERE jid = ? AND minion <> ''"
+_RECORDS = f"SELECT place, jid, minion, body FROM {LOG} WHERE"
+_PUBLISHES = f"{_RECORDS} jid = ? AND minion = '' ORDER BY place"
+_RETURNS = f"{_RECORDS} jid = ? AND minion <> ''"
 _FIRST = f"SELECT place, mark FROM {LOG} WHERE jid = ? AND minion = '' ORDER BY place LIMIT 1"
 _GAP_AFTER = f"SELECT 1 FROM {LOG} WHERE body IS NULL AND place > ? LIMIT 1"
 #: Minions that are looked up at once; for more, all returns of the job are read.
 _FEW = 200
-_STATE = f"SELECT id, removed FROM {SITE}"
-_LAST = f"SELECT coalesce(max(place), 0) FROM {LOG}"
+_STATE = f"SELECT id, removed, (SELECT coalesce(max(place), 0) FROM {LOG}) FROM {SITE}"
+_COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {LOG} WHERE place > ? LIMIT ?) AS later"
 _BYTES = (
     f"SELECT avg(length(body)) + {_MORE} FROM (SELECT body FROM {LOG} ORDER BY place DESC LIMIT {_SAMPLE}) AS newest"
 )
@@ -42,6 +42,7 @@ _BEFORE = f"SELECT place FROM {LOG} ORDER BY place DESC LIMIT 1 OFFSET ?"
 _OLD = f"SELECT max(place) FROM (SELECT place FROM {LOG} WHERE place <= ? ORDER BY place LIMIT {_SWEPT}) AS old"
 _REMOVE = f"DELETE FROM {LOG} WHERE place <= ?"
 _REMOVED = f"UPDATE {SITE} SET removed = ? WHERE removed < ?"
+_GAP = "", "", "", None
 
 
 class Position(NamedTuple):
@@ -79,6 +80,53 @@ class News(NamedTuple):
     position: Position | None = None
 
 
+class State(NamedTuple):
+    """A log: its name, the places of the newest record that was removed and of the newest one, and its gaps."""
+
+    name: str
+    removed: int
+    last: int
+    gaps: int
+
+
+class Entry(NamedTuple):
+    """What is at a place of the log. ``record``: None if no record of this site can be read; ``is_gap``: one is missing."""
+
+    place: int
+    record: records.Record | None
+    is_gap: bool
+
+
+def state(tables: Tables) -> State:
+    """Return the state of the log. :raises OSError:"""
+    ((name, removed, last),) = tables.read(_STATE)
+    return State(str(name), int(removed), max(int(last), int(removed)), tables.gaps())
+
+
+def after(tables: Tables, place: int, most: int) -> list[Entry]:
+    """Return what is in the log after a place, at most so much. :raises OSError:"""
+    return _entries(tables, f"{_RECORDS} place > ? ORDER BY place LIMIT ?", (place, most))
+
+
+def count_after(tables: Tables, place: int, most: int) -> int:
+    """Return how many records of the log come after a place, at most ``most``. :raises OSError:"""
+    return int(tables.read(_COUNT, (place, most))[0][0])
+
+
+def _entries(tables: Tables, query: str, values: Sequence[Any]) -> list[Entry]:
+    return [Entry(int(place), *_record(tables, *row)) for place, *row in tables.read(query, values)]
+
+
+def _record(tables: Tables, jid: str, minion: str, body: bytes | None) -> tuple[records.Record | None, bool]:
+    try:
+        sealed = None if body is None else tables.seal.take(bytes(body), LOG, jid, minion)
+        return (None, body is None) if sealed is None else (records.read(jid, minion, sealed), False)
+    except OSError:  # without the key
+        raise
+    except Exception:  # msgpack raises many kinds
+        return None, True
+
+
 def writers(tables: Tables) -> frozenset[str]:
     """Return the ids of the masters that have written to the log. :raises OSError:"""
     return frozenset(str(row[0]) for row in tables.read(f"SELECT id FROM {MASTERS}"))
@@ -86,18 +134,18 @@ def writers(tables: Tables) -> frozenset[str]:
 
 def publishes(tables: Tables, jid: str) -> list[records.Published]:
     """Return the publishes of a job, in order. :raises OSError:"""
-    found = _genuine(tables, tables.read(_PUBLISHES, (jid,)))
-    return [record for _, record in found if isinstance(record, records.Published)]
+    found = _entries(tables, _PUBLISHES, (jid,))
+    return [entry.record for entry in found if isinstance(entry.record, records.Published)]
 
 
 def returns(tables: Tables, jid: str, minions: Collection[str]) -> dict[str, records.Returned]:
     """Return the returns of a job by some minions. :raises OSError:"""
     if not minions:
         return {}
-    few = len(minions) <= _FEW
-    query = f"{_RETURNS} AND minion IN ({', '.join('?' * len(minions))})" if few else _RETURNS
-    found = _genuine(tables, tables.read(query, (jid, *minions) if few else (jid,)))
-    by_minion = {record.minion: record for _, record in found if isinstance(record, records.Returned)}
+    few = minions if len(minions) <= _FEW else ()
+    query = f"{_RETURNS} AND minion IN ({marks_of(few)})" if few else _RETURNS
+    found = [entry.record for entry in _entries(tables, query, (jid, *few))]
+    by_minion = {record.minion: record for record in found if isinstance(record, records.Returned)}
     return {minion: by_minion[minion] for minion in minions if minion in by_minion}
 
 
@@ -155,15 +203,15 @@ class Writer:
         if not self._is_entered:
             self._tables.run(_ENTER, (self._master,))
         if self._unmarked:
-            self._tables.run(self._tables.dialect.append, ("", "", "", None))
+            self._tables.run("{append}", _GAP)
         mark = _mark(self._tables) if isinstance(record, records.Published) and record.fresh else ""
         body = self._tables.seal.put(records.packed(record), LOG, record.jid, record.minion)
-        self._tables.run(self._tables.dialect.append, (record.jid, record.minion, mark, body), durable)
+        self._tables.run("{append}", (record.jid, record.minion, mark, body), durable)
 
     def leave_gap(self) -> None:
         """Have readers know that something is missing."""
         try:
-            self._tables.run(self._tables.dialect.append, ("", "", "", None))
+            self._tables.run("{append}", _GAP)
         except OSError as exc:
             self.missed(exc)
 
@@ -187,7 +235,7 @@ class Writer:
             until = self._first(_BEFORE, max(_LEAST, self._size // max(1, int(self._first(_BYTES) or 1))))
             last = None if until is None else self._first(_OLD, until)
             if last is not None:
-                self._tables.write(lambda execute: _remove(execute, last), durable=False)
+                self._tables.together(lambda: self._remove(last))
         except OSError as exc:
             self._quiet.warning("sweep", "Old records of the log could not be removed: %s", exc)
 
@@ -195,10 +243,9 @@ class Writer:
         found = self._tables.read(query, values)
         return found[0][0] if found else None
 
-
-def _remove(execute: Execute, last: int) -> None:
-    execute(_REMOVE, (last,))
-    execute(_REMOVED, (last, last))
+    def _remove(self, last: int) -> None:
+        self._tables.run(_REMOVE, (last,))
+        self._tables.run(_REMOVED, (last, last))
 
 
 class Reader:
@@ -210,83 +257,59 @@ class Reader:
     """
 
     def __init__(self, tables: Tables, position: Position | None = None) -> None:
-        self.is_far = tables.is_far
-        self._tables = tables
-        self._gap, self._is_begun = "", False
+        self._tables, self.is_far = tables, tables.is_far
+        self._gap = ""
+        #: Whether the log was reached.
+        self.there = False
         #: The place before which everything has been read; until the log was reached, the given one, if any.
         self.position = position
         with contextlib.suppress(OSError):
-            self._begin(*self._state())
-
-    @property
-    def there(self) -> bool:
-        """Whether the log was reached."""
-        return self._is_begun
+            self._begin(state(tables))
 
     def read(self) -> News:
         """Return what was appended since, or a part of it. Blocks. :raises OSError: when it cannot be read now."""
+        at = self.position if self.there else None
         try:
-            rows = self._tables.read(_READ, (self.position.offset,)) if self._is_begun and self.position else []
+            found = after(self._tables, at.offset, _PART) if at else []
             # after the records: it must cover what was removed, or could not be written, before these were read
-            name, removed, gaps = self._state()
+            now = state(self._tables)
         except OSError:
             if self.is_far:
                 self._gap = "the server was away"
             raise
-        if not self._is_begun or self.position is None or name != self.position.log:
-            self._begin(name, removed, gaps)
+        if at is None or now.name != at.log:
+            self._begin(now)
             return News([], self._taken_gap(), True, self.position)
-        told = [record for _, record in _genuine(self._tables, rows)]
-        if self.position.offset < removed:
+        if at.offset < now.removed:
             self._gap = "it was not read for so long that older records are gone"
-        if None in told:
+        if any(entry.is_gap for entry in found):
             self._gap = "a record could not be written, or this version cannot read it"
-        if gaps != self.position.gaps:
+        if now.gaps != at.gaps:
             self._gap = "a record could not be written"
-        self.position = Position(name, rows[-1][0] if rows else self.position.offset, gaps, self._tables.boot())
-        known = [record for record in told if record is not None]
-        return News(known, self._taken_gap(), len(rows) == _PART, self.position)
-
-    def _state(self) -> tuple[str, int, int]:
-        ((name, removed),) = self._tables.read(_STATE)
-        return str(name), int(removed), self._tables.gaps()
+        self.position = Position(now.name, found[-1].place if found else at.offset, now.gaps, self._tables.boot())
+        told = [entry.record for entry in found if entry.record is not None]
+        return News(told, self._taken_gap(), len(found) == _PART, self.position)
 
     def _taken_gap(self) -> str:
         gap, self._gap = self._gap, ""
         return gap
 
-    def _begin(self, name: str, removed: int, gaps: int) -> None:
-        wanted, last, boot = self.position, int(self._tables.read(_LAST)[0][0]), self._tables.boot()
-        refusal, at = "", removed
+    def _begin(self, now: State) -> None:
+        wanted, boot = self.position, self._tables.boot()
+        refusal, at = "", now.removed
         if wanted is None:
-            refusal, at = "it is not known how far it was read", last
-        elif wanted.log != name:
+            refusal, at = "it is not known how far it was read", now.last
+        elif wanted.log != now.name:
             refusal = "it is another log than before"
-        elif wanted.offset < removed:
+        elif wanted.offset < now.removed:
             refusal = "it was not read for so long that older records are gone"
-        elif wanted.offset > last:
+        elif wanted.offset > now.last:
             refusal = "it is shorter than before"
         else:
             at = wanted.offset
             if wanted.boot != boot:
                 refusal = "the machine was restarted since it was read"
-            elif wanted.gaps != gaps:
+            elif wanted.gaps != now.gaps:
                 refusal = "a record could not be written"
-        self._is_begun, self._gap = True, refusal or self._gap
-        self.position = Position(name, at, gaps, boot)
-
-
-def _genuine(tables: Tables, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[int, records.Record | None]]:
-    """Yield place and record of the rows that the masters of the site have written; None for what is missing."""
-    for place, jid, minion, body in rows:
-        found = None if body is None else tables.seal.take(bytes(body), LOG, jid, minion)
-        if body is None or found is not None:
-            yield place, _record_of(jid, minion, found)
-
-
-def _record_of(jid: str, minion: str, body: bytes | None) -> records.Record | None:
-    """Return a record; None if it is missing or cannot be read."""
-    try:
-        return None if body is None else records.read(jid, minion, body)
-    except Exception:  # msgpack raises many kinds
-        return None
+        self.there, self._gap = True, refusal or self._gap
+        self.position = Position(now.name, at, now.gaps, boot)

@@ -1,7 +1,7 @@
 """
 What engines keep by name, a row each: how far an engine has read the log, that it is paused, which masters have it.
 
-The bodies are sealed. All functions raise OSError when the database cannot be used now.
+All functions raise OSError when the database cannot be used now.
 """
 
 from __future__ import annotations
@@ -9,14 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from saltext.jobs.core.disk.lease import Lease
-from saltext.jobs.core.ledger.tables import META, Execute, Tables
+from saltext.jobs.core.ledger.tables import META, Tables
 
-_OF = "engine = ? AND name = ?"
-_PUT = f"""INSERT INTO {META} (engine, name, body, at) VALUES (?, ?, ?, {{now}})
-    ON CONFLICT (engine, name) DO UPDATE SET body = excluded.body, at = excluded.at"""
-_GET = f"SELECT body FROM {META} WHERE {_OF}"
-_BELOW = f"SELECT name, body, at, {{now}} - at FROM {META} WHERE engine = ? AND name >= ? AND name < ? ORDER BY name"
-_DELETE = f"DELETE FROM {META} WHERE {_OF}"
+_TIMES = f"SELECT name, at, {{now}} - at FROM {META} WHERE engine = ? AND name >= ? AND name < ?"
 
 
 class Value(NamedTuple):
@@ -27,34 +22,23 @@ class Value(NamedTuple):
     age: float
 
 
-def put(tables: Tables, execute: Execute, engine: str, name: str, body: bytes) -> None:
-    """Keep a value, as a part of a transaction."""
-    execute(_PUT.format(now=tables.dialect.now), (engine, name, tables.seal.put(body, META, engine, name)))
-
-
 def keep(
-    tables: Tables, engine: str, name: str, body: bytes, lease: Lease | None = None, durable: bool = False
+    tables: Tables, engine: str, name: str, body: bytes | None, lease: Lease | None = None, durable: bool = False
 ) -> None:
-    """Keep a value. :param durable: whether it must survive a power cut when this returns."""
-    tables.write(lambda execute: put(tables, execute, engine, name, body), lease, durable)
+    """Keep a value; None: no longer. :param durable: whether it must survive a power cut when this returns."""
+    META.write(tables, {(engine, name): None if body is None else (body,)}, lease, durable)
 
 
 def get(tables: Tables, engine: str, name: str) -> bytes | None:
     """Return a value; None if there is none, or if no master of the site has written it."""
-    found = tables.read(_GET, (engine, name))
-    return tables.seal.take(bytes(found[0][0]), META, engine, name) if found else None
+    return next((row[-1] for row in META.read(tables, META.of, (engine, name))), None)
 
 
 def below(tables: Tables, engine: str, group: str) -> dict[str, Value]:
     """Return the values whose names begin with ``group/``, by the rest of their names."""
-    found, first = {}, f"{group}/"
-    for name, sealed, at, age in tables.read(_BELOW.format(now=tables.dialect.now), (engine, first, f"{group}0")):
-        body = tables.seal.take(bytes(sealed), META, engine, name)
+    found = {}
+    for name, at, age in tables.read(_TIMES, (engine, f"{group}/", f"{group}0")):
+        body = get(tables, engine, name)
         if body is not None:
-            found[name.removeprefix(first)] = Value(body, float(at), float(age))
+            found[name.removeprefix(f"{group}/")] = Value(body, float(at), float(age))
     return found
-
-
-def drop(tables: Tables, engine: str, name: str, lease: Lease | None = None) -> None:
-    """Keep a value no longer."""
-    tables.write(lambda execute: execute(_DELETE, (engine, name)), lease, durable=False)

@@ -12,31 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from saltext.jobs.core.disk.lease import Lease
-from saltext.jobs.core.ledger.tables import LOG, OUTBOX, READERS, SITE, Execute, Tables
+from saltext.jobs.core.ledger.tables import OUTBOX, READERS, Tables
 
-_OF = "reader = ? AND kind = ? AND jid = ? AND minion = ?"
-_FIELDS = "kind, jid, minion, at, tries, due, why, body"
 _PLACE = f"SELECT place, gaps FROM {READERS} WHERE reader = ?"
 _KEEP = f"""INSERT INTO {READERS} (reader, place, gaps) VALUES (?, ?, ?)
     ON CONFLICT (reader) DO UPDATE SET place = excluded.place, gaps = excluded.gaps"""
-_STATE = f"SELECT id, removed, (SELECT coalesce(max(place), 0) FROM {LOG}) FROM {SITE}"
-_READ = f"SELECT place, jid, minion, body FROM {LOG} WHERE place > ? ORDER BY place LIMIT ?"
-_COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {LOG} WHERE place > ? LIMIT ?) AS later"
-_ADD = f"INSERT INTO {OUTBOX} (reader, {_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-_PUT = f"""INSERT INTO {OUTBOX} (reader, {_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (reader, kind, jid, minion) DO UPDATE SET
-        at = excluded.at, tries = excluded.tries, due = excluded.due, why = excluded.why, body = excluded.body"""
-_DELETE = f"DELETE FROM {OUTBOX} WHERE {_OF}"
-_SELECT = f"SELECT {_FIELDS} FROM {OUTBOX} WHERE reader = ?"
-_READY = f"{_SELECT} AND due <= ? ORDER BY due, at, jid, minion LIMIT ?"
-_NEWEST_DEAD = f"{_SELECT} AND due IS NULL ORDER BY at DESC, jid, minion LIMIT ?"
+_READY = "reader = ? AND due <= ? ORDER BY due, at, jid, minion LIMIT ?"
+_NEWEST_DEAD = "reader = ? AND due IS NULL ORDER BY at DESC, jid, minion LIMIT ?"
 _COUNTS = f"""SELECT count(*) FILTER (WHERE due = 0), count(*) FILTER (WHERE due > 0), count(*) FILTER (WHERE due IS NULL)
     FROM {OUTBOX} WHERE reader = ?"""
 _TRIM = f"""DELETE FROM {OUTBOX} WHERE reader = ? AND due {{0}} NULL AND at <
     (SELECT at FROM {OUTBOX} WHERE reader = ? AND due {{0}} NULL ORDER BY at DESC LIMIT 1 OFFSET ?)"""
 _TRIM_DEAD, _TRIM_WAITING = _TRIM.format("IS"), _TRIM.format("IS NOT")
-_AGAIN = f"UPDATE {OUTBOX} SET due = 0, tries = 0 WHERE {_OF} AND due IS NULL"
-_DROP = f"{_DELETE} AND due IS NULL"
+_AGAIN = f"UPDATE {OUTBOX} SET due = 0, tries = 0 WHERE {OUTBOX.of} AND due IS NULL"
+_DROP = f"DELETE FROM {OUTBOX} WHERE {OUTBOX.of} AND due IS NULL"
 
 
 class Key(NamedTuple):
@@ -72,15 +61,6 @@ class Place(NamedTuple):
     gaps: int
 
 
-class State(NamedTuple):
-    """The log: its name, the places of the newest record that was removed and of the newest one, and its gaps."""
-
-    name: str
-    removed: int
-    last: int
-    gaps: int
-
-
 class Counts(NamedTuple):
     """How many rows of a reader were not refused yet, are tried again, and are dead letters."""
 
@@ -89,32 +69,10 @@ class Counts(NamedTuple):
     dead: int
 
 
-def state(tables: Tables) -> State:
-    """Return the state of the log."""
-    ((name, removed, last),) = tables.read(_STATE)
-    return State(str(name), int(removed), max(int(last), int(removed)), tables.gaps())
-
-
 def place_of(tables: Tables, reader: str) -> Place | None:
     """Return how far a reader is; None if it is a new one."""
     found = tables.read(_PLACE, (reader,))
     return Place(int(found[0][0]), int(found[0][1])) if found else None
-
-
-def after(tables: Tables, place: int, most: int) -> list[tuple[int, str, str, bytes | None]]:
-    """
-    Return records of the log after a place, at most ``most``, with their places, jids and minions: None for one that could
-    not be written, empty for one that no master of the site has written.
-    """
-    return [
-        (int(at), jid, minion, None if body is None else tables.seal.take(bytes(body), LOG, jid, minion) or b"")
-        for at, jid, minion, body in tables.read(_READ, (place, most))
-    ]
-
-
-def count_after(tables: Tables, place: int, most: int) -> int:
-    """Return how many records of the log come after a place, at most ``most``."""
-    return int(tables.read(_COUNT, (place, most))[0][0])
 
 
 def keep(
@@ -126,26 +84,22 @@ def keep(
 ) -> None:
     """Store rows, remove those that are None, and note how far the reader is: all of it or nothing."""
 
-    def work(execute: Execute) -> None:
-        for key, row in changes.items():
-            if row is None:
-                execute(_DELETE, (reader, *key))
-            else:
-                execute(_PUT, _values(tables, reader, row))
+    def work() -> None:
+        OUTBOX.write(tables, {(reader, *key): None if row is None else row[1:] for key, row in changes.items()})
         if place is not None:
-            execute(_KEEP, (reader, *place))
+            tables.run(_KEEP, (reader, *place))
 
-    tables.write(work, lease, durable=False)
+    tables.together(work, lease)
 
 
 def add(tables: Tables, reader: str, rows: Iterable[Row], lease: Lease | None = None) -> None:
     """Store rows, unless they are there."""
 
-    def work(execute: Execute) -> None:
-        for row in rows:
-            execute(_ADD, _values(tables, reader, row))
+    def work() -> None:
+        for key, *rest in rows:
+            tables.run(OUTBOX.add, OUTBOX.values(tables, (reader, *key), *rest))
 
-    tables.write(work, lease, durable=False)
+    tables.together(work, lease)
 
 
 def report(
@@ -165,16 +119,15 @@ def report(
     :return: how many these were, by reader.
     """
 
-    def work(execute: Execute) -> dict[str, int]:
-        execute(_PUT, _values(tables, watcher, known))
+    def work() -> dict[str, int]:
+        keep(tables, watcher, {known.key: known})
         gone = {}
         for reader in readers:
-            for row in rows:
-                execute(_ADD, _values(tables, reader, row))
-            gone[reader] = int(execute(_TRIM_WAITING, (reader, reader, most - 1)).rowcount)
+            add(tables, reader, rows)
+            gone[reader] = _changed(tables, _TRIM_WAITING, (reader, reader, most - 1))
         return gone
 
-    return tables.write(work, lease)
+    return tables.together(work, lease, durable=True)
 
 
 def ready(tables: Tables, reader: str, now: float, most: int) -> list[Row]:
@@ -194,33 +147,30 @@ def counts(tables: Tables, reader: str) -> Counts:
 
 def trim_dead(tables: Tables, reader: str, most: int, lease: Lease | None = None) -> int:
     """Remove the oldest dead letters, if there are more than ``most``, and return how many."""
-    values = (reader, reader, most - 1)
-    return tables.write(lambda execute: int(execute(_TRIM_DEAD, values).rowcount), lease, durable=False)
+    return tables.together(lambda: _changed(tables, _TRIM_DEAD, (reader, reader, most - 1)), lease)
 
 
-def again(tables: Tables, reader: str, keys: Iterable[Key], lease: Lease | None = None) -> int:
+def again(tables: Tables, reader: str, keys: Sequence[Key], lease: Lease | None = None) -> int:
     """Have dead letters handed over again, and return how many these were."""
     return _each(tables, _AGAIN, reader, keys, lease)
 
 
-def drop(tables: Tables, reader: str, keys: Iterable[Key], lease: Lease | None = None) -> int:
+def drop(tables: Tables, reader: str, keys: Sequence[Key], lease: Lease | None = None) -> int:
     """Remove dead letters, and return how many these were."""
     return _each(tables, _DROP, reader, keys, lease)
 
 
-def _each(tables: Tables, statement: str, reader: str, keys: Iterable[Key], lease: Lease | None) -> int:
-    return tables.write(lambda execute: sum(int(execute(statement, (reader, *key)).rowcount) for key in keys), lease)
+def _each(tables: Tables, statement: str, reader: str, keys: Sequence[Key], lease: Lease | None) -> int:
+    def work() -> int:
+        return sum(_changed(tables, statement, (reader, *key)) for key in keys)
+
+    return tables.together(work, lease, durable=True)
 
 
-def _rows(tables: Tables, query: str, values: tuple[Any, ...]) -> list[Row]:
-    found = []
-    for kind, jid, minion, at, tries, due, why, body in tables.read(query, values):
-        key = Key(kind, jid, minion)
-        content = None if body is None else tables.seal.take(bytes(body), OUTBOX, values[0], *key)
-        found.append(Row(key, at, tries, due, why, content))
-    return found
+def _changed(tables: Tables, statement: str, values: Sequence[Any]) -> int:
+    return max(0, tables.changed(statement, values))
 
 
-def _values(tables: Tables, reader: str, row: Row) -> tuple[Any, ...]:
-    body = None if row.body is None else tables.seal.put(row.body, OUTBOX, reader, *row.key)
-    return (reader, *row.key, row.at, row.tries, row.due, row.why, body)
+def _rows(tables: Tables, where: str, values: tuple[Any, ...]) -> list[Row]:
+    found = OUTBOX.read(tables, where, values)
+    return [Row(Key(*key), at, tries, due, why, body) for _, *key, at, tries, due, why, body in found]

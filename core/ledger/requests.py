@@ -7,23 +7,21 @@ All methods raise OSError when the database cannot be used now.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from saltext.jobs.core.disk.lease import Lease
-from saltext.jobs.core.ledger.tables import REQUESTS, Execute, Tables
+from saltext.jobs.core.ledger.tables import REQUESTS, Tables
 
 #: The states of a request, in this order.
 _ASKED, _TAKEN, _ANSWERED = range(3)
-_OF = "engine = ? AND id = ?"
-_OPEN = f"""SELECT id, state, body FROM {REQUESTS} WHERE engine = ? AND state < {_ANSWERED}
-    ORDER BY state DESC, id"""
-_TAKE = f"UPDATE {REQUESTS} SET state = {_TAKEN} WHERE {_OF} AND state < {_ANSWERED}"
-_REPLY = f"SELECT body FROM {REQUESTS} WHERE {_OF} AND state = {_ANSWERED}"
-_WITHDRAW = f"DELETE FROM {REQUESTS} WHERE {_OF} AND state = {_ASKED}"
-_FORGET = f"DELETE FROM {REQUESTS} WHERE {_OF}"
+_OPEN = f"engine = ? AND state < {_ANSWERED} ORDER BY state DESC, id"
+_TAKE = f"UPDATE {REQUESTS} SET state = {_TAKEN} WHERE {REQUESTS.of} AND state < {_ANSWERED}"
+_REPLY = f"SELECT body FROM {REQUESTS} WHERE {REQUESTS.of} AND state = {_ANSWERED}"
+_WITHDRAW = f"DELETE FROM {REQUESTS} WHERE {REQUESTS.of} AND state = {_ASKED}"
+_FORGET = f"DELETE FROM {REQUESTS} WHERE {REQUESTS.of}"
 _SWEEP = f"DELETE FROM {REQUESTS} WHERE engine = ? AND state = {_ANSWERED} AND at < ?"
 #: Gives the answer. Its values are the answer, the engine, and the id of the request.
-ANSWER = f"UPDATE {REQUESTS} SET state = {_ANSWERED}, body = ?, at = {{now}} WHERE {_OF}"
+ANSWER = f"UPDATE {REQUESTS} SET state = {_ANSWERED}, body = ?, at = {{now}} WHERE {REQUESTS.of}"
 
 
 class Open(NamedTuple):
@@ -42,27 +40,23 @@ class Requests:
 
     def __init__(self, tables: Tables, engine: str, lease: Lease | None = None) -> None:
         self._tables, self._engine, self._lease = tables, engine, lease
-        self._seal, now = tables.seal, tables.dialect.now
-        self._add = f"""INSERT INTO {REQUESTS} (id, engine, state, body, at) VALUES (?, ?, {_ASKED}, ?, {now})
-            ON CONFLICT DO NOTHING"""
-        self._answer = ANSWER.format(now=now)
 
     def add(self, request_id: str, body: bytes) -> None:
-        """Make a request, durably. Requests are taken in the order of their ids."""
-        self._tables.write(lambda execute: self.put(execute, request_id, body))
+        """
+        Make a request, durably; one that was made before stays as it is. Requests are taken in the order of their ids.
+        """
+        values = REQUESTS.values(self._tables, (self._engine, request_id), _ASKED, body)
 
-    def put(self, execute: Execute, request_id: str, body: bytes) -> None:
-        """Make a request, as a part of a transaction. A request that was made before stays as it is."""
-        execute(self._add, (request_id, self._engine, self._seal.put(body, *self._place(request_id))))
-        self._tables.tell(execute, self._engine)
+        def work() -> None:
+            self._tables.run(REQUESTS.add, values)
+            self._tables.tell(self._engine)
+
+        self._tables.together(work, durable=True)
 
     def open(self) -> list[Open]:
         """Return what is not answered: first what was taken. What no master has sealed is empty."""
-        rows = self._tables.read(_OPEN, (self._engine,))
-        return [
-            Open(name, state == _TAKEN, self._seal.take(bytes(body), *self._place(name)) or b"")
-            for name, state, body in rows
-        ]
+        rows = REQUESTS.read(self._tables, _OPEN, (self._engine,))
+        return [Open(name, state == _TAKEN, body or b"") for _, name, state, body in rows]
 
     def take(self, request_id: str) -> bool:
         """Owe a request an answer. Returns False if it was withdrawn."""
@@ -70,13 +64,13 @@ class Requests:
 
     def answer(self, request_id: str, reply: bytes) -> None:
         """Answer a request, durably."""
-        values = self._seal.put(reply, *self._place(request_id), _ANSWERED), self._engine, request_id
-        self._tables.write(lambda execute: execute(self._answer, values), self._lease)
+        values = self._tables.seal.put(reply, *self._answered(request_id)), self._engine, request_id
+        self._tables.together(lambda: self._tables.run(ANSWER, values), self._lease, durable=True)
 
     def reply(self, request_id: str) -> bytes | None:
         """Return the answer, or None as long as there is none."""
         found = self._tables.read(_REPLY, (self._engine, request_id))
-        return self._seal.take(bytes(found[0][0]), *self._place(request_id), _ANSWERED) if found else None
+        return self._tables.seal.take(bytes(found[0][0]), *self._answered(request_id)) if found else None
 
     def withdraw(self, request_id: str) -> bool:
         """Remove a request that was not taken, and tell whether that succeeded."""
@@ -90,11 +84,9 @@ class Requests:
         """Remove the answers that were given before that Unix time."""
         self._tables.run(_SWEEP, (self._engine, before))
 
-    def _place(self, request_id: str) -> tuple[str, str, str]:
-        return REQUESTS, self._engine, request_id
+    def _answered(self, request_id: str) -> tuple[object, ...]:
+        """What an answer is sealed for: it is no request."""
+        return REQUESTS.table, self._engine, request_id, _ANSWERED
 
     def _change(self, query: str, request_id: str) -> bool:
-        def work(execute: Execute) -> Any:
-            return execute(query, (self._engine, request_id)).rowcount
-
-        return bool(self._tables.write(work, self._lease, durable=False))
+        return self._tables.together(lambda: self._tables.changed(query, (self._engine, request_id)) > 0, self._lease)

@@ -6,7 +6,7 @@ The tables of a site, and all differences between the two databases that keep th
                            newest record that was removed; in PostgreSQL also that of the newest record
 ``saltext_jobs_masters``   the ids of the masters that have written to the log
 ``saltext_jobs_readers``   up to which place of the log each reader is done, and the gaps that it knows of
-``saltext_jobs_meta``      what engines keep by name: see ``core/ledger/meta.py``; the time is in seconds of Unix time
+``saltext_jobs_meta``      what engines keep by name: see ``core/ledger/meta.py``
 ``saltext_jobs_log``       what the masters did, in one order: a publish has no minion, a return has one, and only the first
                            return of a job by a minion is there; ``body`` is NULL where records are missing
 ``saltext_jobs_queue``     the retry queue, a row for each record: see ``core/retry/store.py``
@@ -24,31 +24,26 @@ In SQLite a power cut takes the newest places together with everything else that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
+from saltext.jobs.core.disk.lease import Lead, Leader, Lease
 from saltext.jobs.core.ledger.seal import NoSeal
 
-SITE, MASTERS, READERS, META, LOG, QUEUE, REQUESTS, OUTBOX, VALUES, JOBS, BATCHES, PARTS = (
-    f"saltext_jobs_{name}"
-    for name in (
-        *("site", "masters", "readers", "meta", "log", "queue", "requests", "outbox", "values", "jobs"),
-        *("batches", "parts"),
-    )
+SITE, MASTERS, READERS, LOG, VALUES, JOBS = (
+    f"saltext_jobs_{name}" for name in ("site", "masters", "readers", "log", "values", "jobs")
 )
 #: Asks for the site's unique name.
 NAME = f"SELECT id FROM {SITE}"
-#: Carries out a statement, which has a question mark for each value.
-Execute: TypeAlias = Callable[[str, Sequence[Any]], Any]
 Result = TypeVar("Result")
 
 
 class Dialect(NamedTuple):
     """
-    How a database names types (``text`` sorts by bytes, ``place`` is a primary key) and the time; and ``append``, which
-    gives a record (jid, minion, mark and body) the next place in the log, so that places become visible in order; a second
-    return of a job by a minion gets none. ``holds`` tells whether the bytes of a column contain some others, and ``lock``
-    locks the rows that a query finds.
+    What statements have in braces, since databases differ in it: types (``text`` sorts by bytes, ``place`` is a primary
+    key); the time; ``append``, which gives a record (jid, minion, mark and body) the next place in the log, so that places
+    become visible in order, and a second return of a job by a minion gets none; ``holds``, which tells whether ``v.value``
+    contains some bytes; and ``lock``, which locks the rows that a query finds.
     """
 
     text: str
@@ -59,6 +54,10 @@ class Dialect(NamedTuple):
     holds: str
     lock: str
 
+    def of(self, query: str) -> str:
+        """Return a statement as this database takes it."""
+        return query.format_map(self._asdict())
+
 
 # One writer at a time: a place is given and becomes visible in one transaction.
 SQLITE = Dialect(
@@ -67,7 +66,7 @@ SQLITE = Dialect(
     "INTEGER",
     "(julianday('now') - 2440587.5) * 86400.0",
     f"INSERT INTO {LOG} (jid, minion, mark, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-    "instr({}, ?) > 0",
+    "instr(v.value, ?) > 0",
     "",
 )
 # The row of the site is locked to the end of the transaction.
@@ -80,103 +79,196 @@ POSTGRESQL = Dialect(
         UPDATE {SITE} SET last = greatest(last + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
         RETURNING last)
     INSERT INTO {LOG} (place, jid, minion, mark, body) SELECT last, ?, ?, ?, ? FROM given ON CONFLICT DO NOTHING""",
-    "position(?::bytea IN {}) > 0",
+    "position(?::bytea IN v.value) > 0",
     "FOR UPDATE",
 )
 
 
-class Tables(Protocol):
-    """A connection to the tables. Its methods raise OSError when the database cannot be used now."""
+class Tables:
+    """
+    A connection to the tables. Statements have a question mark for each value, and braces as ``Dialect`` says. All methods
+    raise OSError when the database cannot be used now.
+    """
 
     dialect: Dialect
     #: Whether the database is on a server, so that a query may take long.
-    is_far: bool
+    is_far = False
     #: Each body is written as its ``put`` returns it, and read by its ``take``.
-    seal: NoSeal
+    seal = NoSeal()
 
     @property
     def place(self) -> str:
         """Where they are, for people."""
+        raise NotImplementedError
 
     def name(self) -> str:
         """Return the site's unique name, which another database does not have."""
+        return str(self.read(NAME)[0][0])
 
     def open(self) -> None:
         """:raises StateError: if the database cannot be used before somebody changes something."""
 
     def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows that a query finds."""
+        raise NotImplementedError
 
     def run(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> None:
         """Carry out one statement. :param durable: whether it must survive a power cut when this returns."""
+        self.changed(query, values, durable)
 
     def changed(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> int:
         """As ``run``. Returns how many rows were changed; -1 if none were, but perhaps by a first try that was lost."""
+        raise NotImplementedError
 
-    def together(self, work: Callable[[], Result], durable: bool = False) -> Result:
+    def together(self, work: Callable[[], Result], lease: Lease | None = None, durable: bool = False) -> Result:
         """
         Call ``work``, and return what it returns. All that this thread writes in it is one transaction; within another one
         it is a part of that. It may be called again, if nothing of it was written.
+
+        :param lease: that of the engine's process, which must still lead then. :raises Superseded: when it does not.
         """
+        raise NotImplementedError
 
     def give_way(self) -> None:
         """Pause after a transaction that kept others from writing for long."""
 
-    def write(self, work: Callable[[Execute], Result], lease: Any = None, durable: bool = True) -> Result:
-        """
-        Carry out ``work`` in one transaction, and return what it returns.
-
-        :param lease: that of the engine's process, which must still lead then. :raises Superseded: when it does not.
-        """
-
-    def tell(self, execute: Execute, engine: str) -> None:
-        """Wake the engine that waits for requests, once this transaction is there."""
+    def tell(self, engine: str) -> None:
+        """Wake the engine that waits for requests, once this transaction is there, unless the master's bus does."""
 
     def boot(self) -> str:
         """Return what changes when the newest records may have been lost; empty if that is noticed by the lease."""
+        return ""
 
     def gaps(self) -> int:
         """Return a number that changes with each ``note_gap``."""
+        return 0
 
     def note_gap(self) -> bool:
         """Note beside the database that a record is missing in the log. Returns whether that was possible."""
+        return False
+
+    # -- who leads each engine -----------------------------------------------------------------------------------------
+
+    def lease(self, engine: str, run: str = "") -> Lease:
+        """
+        Return the lead of an engine, for this process.
+
+        :param run: an id of this run of the master, which changes with a restart; empty if it is not known.
+        """
+        raise NotImplementedError
+
+    def leader(self, engine: str) -> Leader | None:
+        """Return the process that took the lead last, even if it has lost it; None if that is not known."""
+        raise NotImplementedError
+
+    def lead(self, engine: str) -> Lead | None:
+        """Return which process leads now; None if none does."""
+        raise NotImplementedError
+
+    def doubts(self) -> list[str]:
+        """Return a sentence for each thing about the database that an operator should change."""
+        return []  # the doctors look at the disk themselves
 
 
-def statements(dialect: Dialect) -> Iterable[str]:
+class Rows:
+    """
+    A kind of rows with a body that counts only if a master of the site has written it for this very row.
+
+    :param key: the columns that name a row, and ``more``: its other ones, each with its type.
+    :param timed: whether ``at`` is the Unix time at which a row was written.
+    """
+
+    def __init__(self, name: str, key: Mapping[str, str], more: Mapping[str, str] | None = None, timed: bool = False):
+        self.table, self.key = f"saltext_jobs_{name}", tuple(key)
+        types = {**key, **(more or {}), "body": "{blob}"}
+        names, keys, at = ", ".join(types), ", ".join(key), ["at"] if timed else []
+        self.of = " AND ".join(f"{column} = ?" for column in key)
+        self.add = f"INSERT INTO {self} ({names}) VALUES ({marks_of(types)}) ON CONFLICT DO NOTHING"
+        self._put = f"""INSERT INTO {self} ({names}) VALUES ({marks_of(types)}) ON CONFLICT ({keys}) DO UPDATE SET
+            {", ".join(f"{column} = excluded.{column}" for column in [*types, *at] if column not in key)}"""
+        self._delete = f"DELETE FROM {self} WHERE {self.of}"
+        self._select = f"SELECT {names} FROM {self} WHERE "
+        columns = [f"{column} {its_type}" for column, its_type in types.items()]
+        columns += [f"{column} double precision NOT NULL DEFAULT ({{now}})" for column in at]
+        self.create = f"CREATE TABLE {self} ({', '.join(columns)}, PRIMARY KEY ({keys}))"
+
+    def __str__(self) -> str:
+        return self.table
+
+    def values(self, tables: Tables, key: tuple[Any, ...], *rest: Any) -> tuple[Any, ...]:
+        """Return the values of a row for ``add``. :param rest: ``more``, and the body, which may be None."""
+        *more, body = rest
+        return (*key, *more, None if body is None else tables.seal.put(body, self.table, *key))
+
+    def write(
+        self,
+        tables: Tables,
+        changes: Mapping[Any, tuple[Any, ...] | None],
+        lease: Lease | None = None,
+        durable: bool = False,
+    ) -> None:
+        """
+        Store rows, and remove those that are None; all of them or none.
+
+        :param changes: what ``values`` takes, by key.
+        """
+
+        def work() -> None:
+            for key, rest in changes.items():
+                if rest is None:
+                    tables.run(self._delete, key)
+                else:
+                    tables.run(self._put, self.values(tables, key, *rest))
+
+        tables.together(work, lease, durable)
+
+    def read(self, tables: Tables, where: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return rows: key, ``more``, and body, which is None if no master has written it."""
+        size = len(self.key)
+        return [
+            (*row[:-1], None if row[-1] is None else tables.seal.take(bytes(row[-1]), self.table, *row[:size]))
+            for row in tables.read(self._select + where, values)
+        ]
+
+
+def marks_of(values: Iterable[Any]) -> str:
+    """Return the question marks for some values in a query."""
+    return ", ".join("?" for _ in values)
+
+
+_TEXT, _INTEGER, _TIME = "{text} NOT NULL", "integer NOT NULL", "double precision NOT NULL"
+META = Rows("meta", {"engine": _TEXT, "name": _TEXT}, timed=True)
+QUEUE = Rows("queue", {"kind": _INTEGER, "jid": _TEXT, "minion": _TEXT})
+REQUESTS = Rows("requests", {"engine": _TEXT, "id": _TEXT}, {"state": _INTEGER}, timed=True)
+BATCHES = Rows("batches", {"jid": _TEXT}, {"kind": _INTEGER, "spec": "{blob} NOT NULL"}, timed=True)
+PARTS = Rows("parts", {"jid": _TEXT, "minion": _TEXT})
+OUTBOX = Rows(
+    "outbox",
+    {"reader": _TEXT, "kind": _TEXT, "jid": _TEXT, "minion": _TEXT},
+    {"at": _TIME, "tries": _INTEGER, "due": "double precision", "why": _TEXT},
+)
+_STATEMENTS = (
+    *(rows.create for rows in (META, QUEUE, REQUESTS, BATCHES, PARTS, OUTBOX)),
+    f"CREATE INDEX {OUTBOX}_due ON {OUTBOX} (reader, due, at)",
+    f"CREATE TABLE {MASTERS} (id {{text}} PRIMARY KEY)",
+    f"CREATE TABLE {READERS} (reader {{text}} PRIMARY KEY, place bigint NOT NULL, gaps bigint NOT NULL DEFAULT 0)",
+    f"""CREATE TABLE {VALUES} (
+        bank {_TEXT}, key {_TEXT}, updated {_TIME}, expires double precision, failed integer,
+        value {{blob}} NOT NULL, PRIMARY KEY (bank, key))""",
+    f"CREATE INDEX {VALUES}_expires ON {VALUES} (bank, expires) WHERE expires IS NOT NULL",
+    f"CREATE INDEX {VALUES}_failed ON {VALUES} (bank, key) WHERE failed = 1",
+    f"CREATE TABLE {JOBS} (jid {{text}} PRIMARY KEY, mark {_TEXT}, dated integer NOT NULL, shown {{blob}})",
+    f"CREATE INDEX {JOBS}_marks ON {JOBS} (mark, jid)",
+    f"CREATE INDEX {JOBS}_undated ON {JOBS} (jid) WHERE dated = 0",
+    f"CREATE TABLE {LOG} (place {{place}} PRIMARY KEY, jid {_TEXT}, minion {_TEXT}, mark {_TEXT}, body {{blob}})",
+    f"CREATE UNIQUE INDEX {LOG}_returns ON {LOG} (jid, minion) WHERE minion <> ''",
+    f"CREATE INDEX {LOG}_publishes ON {LOG} (jid, place) WHERE minion = ''",
+    f"CREATE INDEX {LOG}_gaps ON {LOG} (place) WHERE body IS NULL",
+    f"""CREATE TABLE {SITE} (
+        id {_TEXT}, number integer NOT NULL, last bigint NOT NULL DEFAULT 0, removed bigint NOT NULL DEFAULT 0)""",
+)
+
+
+def statements(dialect: Dialect) -> Iterator[str]:
     """Return the statements that make the tables."""
-    text, blob, place = dialect.text, dialect.blob, dialect.place
-    return (
-        f"CREATE TABLE {MASTERS} (id {text} PRIMARY KEY)",
-        f"CREATE TABLE {READERS} (reader {text} PRIMARY KEY, place bigint NOT NULL, gaps bigint NOT NULL DEFAULT 0)",
-        f"""CREATE TABLE {META} (engine {text} NOT NULL, name {text} NOT NULL, body {blob} NOT NULL,
-            at double precision NOT NULL, PRIMARY KEY (engine, name))""",
-        f"""CREATE TABLE {QUEUE} (kind integer NOT NULL, jid {text} NOT NULL, minion {text} NOT NULL, body {blob} NOT NULL,
-            PRIMARY KEY (kind, jid, minion))""",
-        f"""CREATE TABLE {REQUESTS} (
-            engine {text} NOT NULL, id {text} NOT NULL, state integer NOT NULL, body {blob} NOT NULL,
-            at double precision NOT NULL, PRIMARY KEY (engine, id))""",
-        f"""CREATE TABLE {OUTBOX} (reader {text} NOT NULL, kind {text} NOT NULL, jid {text} NOT NULL, minion {text} NOT NULL,
-            at double precision NOT NULL, tries integer NOT NULL, due double precision, why {text} NOT NULL, body {blob},
-            PRIMARY KEY (reader, kind, jid, minion))""",
-        f"CREATE INDEX {OUTBOX}_due ON {OUTBOX} (reader, due, at)",
-        f"""CREATE TABLE {VALUES} (
-            bank {text} NOT NULL, key {text} NOT NULL, updated double precision NOT NULL, expires double precision,
-            failed integer, value {blob} NOT NULL, PRIMARY KEY (bank, key))""",
-        f"CREATE INDEX {VALUES}_expires ON {VALUES} (bank, expires) WHERE expires IS NOT NULL",
-        f"CREATE INDEX {VALUES}_failed ON {VALUES} (bank, key) WHERE failed = 1",
-        f"CREATE TABLE {JOBS} (jid {text} PRIMARY KEY, mark {text} NOT NULL, dated integer NOT NULL, shown {blob})",
-        f"CREATE INDEX {JOBS}_marks ON {JOBS} (mark, jid)",
-        f"CREATE INDEX {JOBS}_undated ON {JOBS} (jid) WHERE dated = 0",
-        f"""CREATE TABLE {BATCHES} (jid {text} PRIMARY KEY, kind integer NOT NULL, at double precision NOT NULL,
-            spec {blob} NOT NULL, body {blob} NOT NULL)""",
-        f"""CREATE TABLE {PARTS} (jid {text} NOT NULL, minion {text} NOT NULL, body {blob} NOT NULL,
-            PRIMARY KEY (jid, minion))""",
-        f"""CREATE TABLE {LOG} (
-            place {place} PRIMARY KEY, jid {text} NOT NULL, minion {text} NOT NULL, mark {text} NOT NULL, body {blob})""",
-        f"CREATE UNIQUE INDEX {LOG}_returns ON {LOG} (jid, minion) WHERE minion <> ''",
-        f"CREATE INDEX {LOG}_publishes ON {LOG} (jid, place) WHERE minion = ''",
-        f"CREATE INDEX {LOG}_gaps ON {LOG} (place) WHERE body IS NULL",
-        f"""CREATE TABLE {SITE} (
-            id {text} NOT NULL, number integer NOT NULL, last bigint NOT NULL DEFAULT 0,
-            removed bigint NOT NULL DEFAULT 0)""",
-    )
+    return map(dialect.of, _STATEMENTS)

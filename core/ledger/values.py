@@ -11,6 +11,7 @@ serializer raises for a value.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -18,17 +19,17 @@ from saltext.jobs.core.banks import LOADS, RETURNS, below, plain_bank
 from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.job_summary import has_failed
 from saltext.jobs.core.ledger import jobs
-from saltext.jobs.core.ledger.jobs import CHUNK, marks_of, parts
-from saltext.jobs.core.ledger.tables import VALUES, Tables
+from saltext.jobs.core.ledger.jobs import CHUNK, parts
+from saltext.jobs.core.ledger.tables import VALUES, Tables, marks_of
 
 Row = tuple[str, str, int | None, bytes, float | None]
 
-#: About how many values one transaction removes, which takes some ten milliseconds; a job with more is removed in one of
-#: its own. Fewer would cost more, because after each pause the CPU's caches are cold.
-MOST = 2500
+#: Seconds after which a transaction that removes jobs ends, and how many it removes at most.
+_SHORT, _MOST = 0.01, 500
 _OF_JOBS = f"{RETURNS}/"
 _COLUMNS = "(bank, key, failed, value, updated, expires)"
 _NEW = """updated = excluded.updated, expires = excluded.expires, failed = excluded.failed, value = excluded.value"""
+_ALIVE = "(expires IS NULL OR expires > {now})"
 _BETWEEN = f"SELECT bank FROM {VALUES} WHERE bank {{}} ? AND bank < ? ORDER BY bank LIMIT 1"
 # The index leads from each bank to the next, past all keys in it.
 _BANKS = f"""WITH RECURSIVE found (bank) AS (
@@ -39,8 +40,8 @@ _BANKS = f"""WITH RECURSIVE found (bank) AS (
 _BELOW = "bank = ? OR (bank > ? AND bank < ?)"
 
 
-def _alive(tables: Tables) -> str:
-    return f"(expires IS NULL OR expires > {tables.dialect.now})"
+def _alive(tables: Tables, what: str, where: str, *values: Any) -> list[tuple[Any, ...]]:
+    return tables.read(f"SELECT {what} FROM {VALUES} WHERE {_ALIVE} AND {where}", values)
 
 
 # -- one value ----------------------------------------------------------------------------------------------------------
@@ -65,8 +66,7 @@ def store_all(tables: Tables, items: Sequence[tuple[str, str, Any]], expires: fl
     def work() -> None:
         for key, value in loads.items():
             jobs.put(tables, key, value)
-        insert = _insert(tables, len(rows), f"DO UPDATE SET {_NEW}")
-        tables.run(insert, [value for row in rows for value in row])
+        tables.run(_insert(len(rows), f"DO UPDATE SET {_NEW}"), [value for row in rows for value in row])
 
     if loads:
         tables.together(work)
@@ -79,19 +79,18 @@ def _row(bank: str, key: str, value: Any, expires: float | None = None) -> Row:
     return bank, key, failed, stored.dumps(value), None if expires is None else float(expires)
 
 
-def _insert(tables: Tables, count: int, conflict: str) -> str:
-    now = tables.dialect.now
-    each = ", ".join([f"(?, ?, ?, ?, {now}, {now} + ?)"] * count)
+def _insert(count: int, conflict: str) -> str:
+    each = ", ".join(["(?, ?, ?, ?, {now}, {now} + ?)"] * count)
     return f"INSERT INTO {VALUES} {_COLUMNS} VALUES {each} ON CONFLICT (bank, key) {conflict}"
 
 
 def store_new(tables: Tables, bank: str, key: str, value: Any) -> bool:
     """Store a value if there is none, and tell whether it was stored."""
     row = _row(plain_bank(bank), str(key), value)
-    conflict = f"DO UPDATE SET {_NEW} WHERE {VALUES}.expires <= {tables.dialect.now}"
+    insert = _insert(1, f"DO UPDATE SET {_NEW} WHERE {VALUES}.expires <= {{now}}")
 
     def work() -> bool:
-        count = tables.changed(_insert(tables, 1, conflict), row)
+        count = tables.changed(insert, row)
         if count < 0 and read_all(tables, [row[:2]]) != [row[3]]:
             return False
         if row[0] == LOADS and count:
@@ -101,26 +100,22 @@ def store_new(tables: Tables, bank: str, key: str, value: Any) -> bool:
     return tables.together(work) if row[0] == LOADS else work()
 
 
-def fetch(tables: Tables, bank: str, key: str, default: Any = None) -> Any:
+def fetch(tables: Tables, bank: str, key: str) -> Any:
     """
-    Return a value; ``default`` or ``{}`` if there is none.
+    Return a value; ``{}`` if there is none.
 
     :raises Exception: anything that msgpack raises for a broken value.
     """
     (found,) = read_all(tables, [(bank, key)])
-    if found is None:
-        return {} if default is None else default
-    return stored.loads(found)
+    return {} if found is None else stored.loads(found)
 
 
 def read_all(tables: Tables, items: Sequence[tuple[str, str]]) -> list[bytes | None]:
     """Return the stored bytes of a few (bank, key) pairs, read at one moment; None for a missing one."""
     places = [(plain_bank(bank), str(key)) for bank, key in items]
     any_of = " OR ".join(["(bank = ? AND key = ?)"] * len(places))
-    query = f"SELECT bank, key, value FROM {VALUES} WHERE ({any_of}) AND {_alive(tables)}"
-    found = {
-        (bank, key): value for bank, key, value in tables.read(query, [text for place in places for text in place])
-    }
+    rows = _alive(tables, "bank, key, value", f"({any_of})", *(text for place in places for text in place))
+    found = {(bank, key): value for bank, key, value in rows}
     return [found.get(place) for place in places]
 
 
@@ -134,8 +129,7 @@ def contains(tables: Tables, bank: str, key: str | None = None) -> bool:
 
 def updated(tables: Tables, bank: str, key: str) -> float | None:
     """Return the Unix time of the last write; None if there is no value."""
-    query = f"SELECT updated FROM {VALUES} WHERE bank = ? AND key = ? AND {_alive(tables)}"
-    found = tables.read(query, (plain_bank(bank), str(key)))
+    found = _alive(tables, "updated", "bank = ? AND key = ?", plain_bank(bank), str(key))
     return found[0][0] if found else None
 
 
@@ -144,13 +138,15 @@ def flush(tables: Tables, bank: str, key: str | None = None) -> bool:
     name = plain_bank(bank)
 
     def work() -> bool:
-        if key is not None:
-            if name == LOADS:
-                jobs.remove(tables, [str(key)])
-            return tables.changed(f"DELETE FROM {VALUES} WHERE bank = ? AND key = ?", (name, str(key))) != 0
-        if f"{LOADS}/".startswith(f"{name}/"):
+        if key is None:
+            done = tables.changed(f"DELETE FROM {VALUES} WHERE {_BELOW}", (name, *below(name)))
+        else:
+            done = tables.changed(f"DELETE FROM {VALUES} WHERE bank = ? AND key = ?", (name, str(key)))
+        if key is not None and name == LOADS:
+            jobs.remove(tables, str(key))
+        elif key is None and f"{LOADS}/".startswith(f"{name}/"):
             jobs.remove(tables)
-        return tables.changed(f"DELETE FROM {VALUES} WHERE {_BELOW}", (name, *below(name))) != 0
+        return done != 0
 
     return tables.together(work)
 
@@ -160,8 +156,7 @@ def flush(tables: Tables, bank: str, key: str | None = None) -> bool:
 
 def keys(tables: Tables, bank: str) -> list[str]:
     """Return the keys of a bank, in order."""
-    query = f"SELECT key FROM {VALUES} WHERE bank = ? AND {_alive(tables)} ORDER BY key"
-    return [row[0] for row in tables.read(query, (plain_bank(bank),))]
+    return [row[0] for row in _alive(tables, "key", "bank = ? ORDER BY key", plain_bank(bank))]
 
 
 def banks(tables: Tables, bank: str) -> list[str]:
@@ -190,38 +185,30 @@ def banks_outside(tables: Tables, bank: str, low: str, high: str) -> list[str]:
     """As ``outside``, for the names of the banks in a bank."""
     name = plain_bank(bank)
     first, last = below(name)
-    found = [
-        edge
-        for edges in ((first, f"{name}/{low}"), (f"{name}/{high}", last))
-        for edge in _banks_between(tables, name, *edges)
-    ]
+    edges = (first, f"{name}/{low}"), (f"{name}/{high}", last)
+    found = [each for pair in edges for each in _banks_between(tables, name, *pair)]
     return [each for each in dict.fromkeys(found) if not low <= each <= high]
 
 
 def items(tables: Tables, bank: str) -> Iterator[tuple[str, bytes]]:
     """Yield the keys of a bank, in order, with their stored bytes. Writes made meanwhile may be seen or not."""
-    query, name = (
-        f"SELECT key, value FROM {VALUES} WHERE bank = ? AND key {{}} ? AND {_alive(tables)} ORDER BY key LIMIT {CHUNK}",
-        plain_bank(bank),
-    )
-    rows = tables.read(query.format(">="), (name, ""))
-    while rows:
+    name, sign, last = plain_bank(bank), ">=", ""
+    while rows := _alive(tables, "key, value", f"bank = ? AND key {sign} ? ORDER BY key LIMIT {CHUNK}", name, last):
         yield from rows
-        rows = tables.read(query.format(">"), (name, rows[-1][0]))
+        sign, last = ">", rows[-1][0]
 
 
 def pick(tables: Tables, bank: str, wanted: Iterable[str]) -> Iterator[tuple[str, bytes]]:
     """Yield those of some keys that have a value, in the given order, with their stored bytes."""
-    name = plain_bank(bank)
     for part in parts(list(wanted)):
-        query = f"SELECT key, value FROM {VALUES} WHERE bank = ? AND key IN ({marks_of(part)}) AND {_alive(tables)}"
-        found = dict(tables.read(query, (name, *part)))
+        where = f"bank = ? AND key IN ({marks_of(part)})"
+        found = dict(_alive(tables, "key, value", where, plain_bank(bank), *part))
         yield from ((key, found[key]) for key in part if key in found)
 
 
 def clean_expired(tables: Tables, bank: str) -> None:
     """Remove the expired values of a bank."""
-    where, name = f"{VALUES} WHERE bank = ? AND expires <= {tables.dialect.now}", plain_bank(bank)
+    where, name = f"{VALUES} WHERE bank = ? AND expires <= {{now}}", plain_bank(bank)
     if tables.read(f"SELECT 1 FROM {where} LIMIT 1", (name,)):  # usually nothing has expired, and no writer has to wait
         tables.run(f"DELETE FROM {where}", (name,))
 
@@ -242,44 +229,29 @@ def remove_older(tables: Tables, shared: Sequence[str], parent: str, wanted: Seq
 
     :param than: Unix time.
     """
-    for number, part in enumerate(_short(tables, parent, wanted)):
-        if number:
+    some = f"bank IN ({marks_of(shared)}) AND key = ?"
+    lock = f"SELECT 1 FROM {VALUES} WHERE {some} ORDER BY bank, key {{lock}}"
+    its_own = f"({some} OR bank = ?)"
+    delete = f"""DELETE FROM {VALUES} WHERE {its_own}
+        AND NOT EXISTS (SELECT 1 FROM {VALUES} WHERE {its_own} AND updated >= ?)"""
+
+    def work(names: Sequence[str]) -> int:
+        until, count = time.monotonic() + _SHORT, 0
+        while count < min(len(names), _MOST) and time.monotonic() < until:
+            name, count = names[count], count + 1
+            its = *shared, name, f"{parent}/{name}"
+            if tables.dialect.lock:
+                # From here on other writers of these rows wait, and the next statement sees all earlier writes.
+                tables.run(lock, its[:-1])
+            tables.run(delete, (*its, *its, than))
+            jobs.remove(tables, name)
+        return count
+
+    done = 0
+    while done < len(wanted):
+        if done:
             tables.give_way()
-        tables.together(lambda: _remove(tables, shared, parent, part, than))  # noqa: B023 (called at once)
-
-
-def _short(tables: Tables, parent: str, wanted: Sequence[str]) -> Iterator[list[str]]:
-    sizes: dict[str, int] = {}
-    for part in parts(wanted):
-        query = f"SELECT bank, count(*) FROM {VALUES} WHERE bank IN ({marks_of(part)}) GROUP BY bank"
-        sizes.update(tables.read(query, [f"{parent}/{name}" for name in part]))
-    short, size = list[str](), 0
-    for name in wanted:
-        own = 3 + sizes.get(f"{parent}/{name}", 0)  # a load, a list of minions, a mark
-        if short and (size + own > MOST or len(short) == CHUNK):
-            yield short
-            short, size = [], 0
-        short.append(name)
-        size += own
-    if short:
-        yield short
-
-
-def _remove(tables: Tables, shared: Sequence[str], parent: str, wanted: Sequence[str], than: float) -> None:
-    own = {f"{parent}/{name}": name for name in wanted}
-    # From here on other writers of these rows wait, and the next statements see all earlier writes.
-    query = f"""SELECT key, updated FROM {VALUES} WHERE bank IN ({marks_of(shared)}) AND key IN ({marks_of(wanted)})
-        ORDER BY bank, key {tables.dialect.lock}"""
-    young = {key for key, at in tables.read(query, (*shared, *wanted)) if at >= than}
-    query = f"SELECT DISTINCT bank FROM {VALUES} WHERE bank IN ({marks_of(own)}) AND updated >= ?"
-    young.update(own[row[0]] for row in tables.read(query, (*own, than)))
-    old = [name for name in wanted if name not in young]
-    banks_of_old = [bank for bank, name in own.items() if name not in young]
-    if old:
-        tables.run(f"DELETE FROM {VALUES} WHERE bank IN ({marks_of(banks_of_old)})", banks_of_old)
-        query = f"DELETE FROM {VALUES} WHERE bank IN ({marks_of(shared)}) AND key IN ({marks_of(old)})"
-        tables.run(query, (*shared, *old))
-        jobs.remove(tables, old)
+        done += tables.together(lambda: work(wanted[done:]))  # noqa: B023 (called at once)
 
 
 def add_rows(tables: Tables, rows: Iterable[tuple[str, str, float, float | None, bytes]]) -> int:

@@ -22,8 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.ledger import batches
-from saltext.jobs.core.ledger.site import Site
-from saltext.jobs.core.site import site_of
+from saltext.jobs.core.site import Site, site_of
 from saltext.jobs.core.store.keys import plain
 
 #: Seconds for which a pass is valid: a busy master takes a while to process it.

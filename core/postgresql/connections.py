@@ -22,9 +22,8 @@ from typing import Any, TypeVar
 import psycopg
 import psycopg.conninfo
 
-from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.errors import RowRefused, SettingsError, SiteAway, StateError
 from saltext.jobs.core.options.postgresql import CacheOptions, Server
-from saltext.jobs.core.postgresql.trouble import Kind, NoAnswer, kind_of, told
 
 Result = TypeVar("Result")
 
@@ -46,6 +45,34 @@ _CLASHES, _PAUSE = 6, 0.02
 _SSL = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl")
 #: The events for ``poll`` by what a generator of psycopg waits for (1: to read, 2: to write).
 _EVENTS = {1: select.POLLIN, 2: select.POLLOUT, 3: select.POLLIN | select.POLLOUT}
+#: What an operator can do about an error.
+_LOST = "check that the server runs and that this machine may reach it"
+#: libpq has no code for a refused login; the word "FATAL" in its message tells. Some languages have another word.
+_CLOSED = "check the options postgresql.*, and on the server the user, the database, pg_hba.conf and max_connections"
+_CLASH = "other sessions change the same rows at the same time"
+_BUSY = "look at its load, its locks (pg_stat_activity) and max_connections"
+#: The same, by how the error's SQLSTATE begins; the first that fits counts. All others blame the record.
+_ADVICE = (
+    (("08", "57P"), _LOST),
+    (("40",), _CLASH),
+    (("53100", "53200", "58"), "make room on its disk"),
+    (("53", "55", "57014"), _BUSY),
+    (("25006", "28", "3D", "3F", "42501", "42P01"), "check the options postgresql.* and the rights of that user there"),
+)
+
+
+class NoAnswer(psycopg.OperationalError):  # type: ignore[misc]
+    """The server is connected and does not answer."""
+
+
+def _advice_about(exc: BaseException) -> str | None:
+    """Return what to do about an error; None if the server will never take the record."""
+    if isinstance(exc, NoAnswer):
+        return _BUSY
+    state = (exc.sqlstate or "") if isinstance(exc, psycopg.Error) else ""
+    if not state and isinstance(exc, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return _LOST
+    return next((advice for states, advice in _ADVICE if state.startswith(states)), None)
 
 
 def parameters(server: Server) -> dict[str, Any]:
@@ -150,35 +177,43 @@ class Connections:
         found.setdefault("tcp_user_timeout", int(options.timeout * 600))
         return found
 
-    def run(self, work: Callable[[Patient], Result], seconds: float | None = None) -> Result:
+    def run(self, work: Callable[[Patient], Result]) -> Result:
         """
         Call ``work`` with a connection. ``work`` is called again after a clash with others, if the server has closed the
         connection meanwhile, and while the server is being restarted.
 
-        :param seconds: how long each statement may take, if longer than usual.
-        :raises Away: if the server cannot do it now; it may have been done.
-        :raises Rejected: if it never will.
+        :raises SiteAway: if the server cannot do it now; it may have been done. No message contains a password.
+        :raises RowRefused: if it never will.
         """
         clashes, losses, began = 0, 0, time.monotonic()
         until = began + (0.0 if began - _GIVEN_UP.get(self.place, -_SOON) < _SOON else self._options.connect_timeout)
         while True:
             try:
-                with self.lend() as connection, connection.waiting(seconds or 0.0):
+                with self.lend() as connection:
                     return work(connection)
+            except StateError as exc:
+                raise SiteAway(str(exc)) from exc
             except (psycopg.Error, UnicodeError) as exc:
-                kind = kind_of(exc)
-                if kind is Kind.LOST:
+                advice = _advice_about(exc)
+                if advice is _LOST:
                     self.close()  # the server may have closed the idle ones meanwhile
                     losses += 1
                     if losses == 1 or time.monotonic() < until:
                         time.sleep(0.0 if losses == 1 else RETRY_SECONDS)
                         continue
                     _GIVEN_UP[self.place] = time.monotonic()
-                clashes += kind is Kind.CLASH
-                if kind is Kind.CLASH and clashes <= _CLASHES:
+                clashes += advice is _CLASH
+                if advice is _CLASH and clashes <= _CLASHES:
                     time.sleep(_PAUSE * clashes * random.uniform(0.5, 1.5))
                     continue
-                raise told(exc, self.place) from exc
+                raise self._told(exc, advice) from exc
+
+    def _told(self, exc: BaseException, advice: str | None) -> SiteAway:
+        reason = " ".join(str(exc).split())[:500] or type(exc).__name__
+        if advice is None:
+            return RowRefused(f"PostgreSQL at {self.place} refuses it: {reason}")
+        advice = _CLOSED if advice is _LOST and "FATAL" in reason else advice
+        return SiteAway(f"PostgreSQL at {self.place} cannot be used: {reason}; {advice}")
 
     @contextlib.contextmanager
     def lend(self) -> Iterator[Patient]:

@@ -1,7 +1,7 @@
 """
 Who leads, of all masters of a site: a row in PostgreSQL that must be renewed.
 
-Only the server's clock ends a lease. Each transaction of the leader renews it first (``renewed``). A process that takes over
+Only the server's clock ends a lease. Each transaction of the leader renews it first (``renew``). A process that takes over
 waits for that transaction, so nothing of the former leader is written later.
 
 A publish cannot be in a transaction. So for publishes the leader has a deadline of its own (``check``), a third of the
@@ -22,7 +22,7 @@ import secrets
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -31,28 +31,38 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.boot import since_boot
 from saltext.jobs.core.disk.lease import Lease, leader_of, this_process
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.postgresql.connections import Connections, Patient
-from saltext.jobs.core.postgresql.tables import CHANNEL, LEASES, asked
 
 log = lines.logger(__name__)
 
+#: One row per engine: which process leads, in which epoch, and until when. Only the server's clock decides that.
+LEASES = "saltext_jobs_leases"
+CREATE = f"""CREATE TABLE {LEASES} (
+    engine text PRIMARY KEY, session text NOT NULL, epoch bigint NOT NULL, leader bytea NOT NULL,
+    until timestamptz NOT NULL, alive timestamptz NOT NULL)"""
+#: The channel on which engines are told of requests.
+CHANNEL = "saltext_jobs"
 #: Seconds for which a lease lasts. It is renewed four times in this time. Nothing is published in its last third.
 TTL = 12.0
 #: An epoch that a failover has lost must not be used again. So if the server's clock went back, the next epoch is above
 #: the highest known one by a random number of up to this.
 _STEP = 1_000_000
-_FOR = "%s * interval '1 second'"
-_SEAT = f"""INSERT INTO {LEASES} VALUES (%s, '', 0, '', '-infinity', '-infinity') ON CONFLICT (engine) DO NOTHING"""
-_TIMELINE = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
-_LOOK = f"""SELECT leader, epoch, {_TIMELINE}, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-    until > clock_timestamp() FROM {LEASES} WHERE engine = %s FOR UPDATE"""
-_TAKE = f"""UPDATE {LEASES} SET session = %s, epoch = %s, leader = %s, until = clock_timestamp() + {_FOR},
-    alive = clock_timestamp() WHERE engine = %s"""
+_FOR = "? * interval '1 second'"
+_SEAT = f"""INSERT INTO {LEASES} VALUES (?, '', 0, '', '-infinity', '-infinity') ON CONFLICT (engine) DO NOTHING"""
+#: A session is the timeline in which a lease was taken, and what no other process has.
+_SESSION = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || ?"
+_LOOK = f"""SELECT leader, epoch, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+    until > clock_timestamp() FROM {LEASES} WHERE engine = ? FOR UPDATE"""
+_TAKE = f"""UPDATE {LEASES} SET session = {_SESSION}, epoch = ?, leader = ?, until = clock_timestamp() + {_FOR},
+    alive = clock_timestamp() WHERE engine = ?"""
 _RENEW = f"""UPDATE {LEASES} SET until = clock_timestamp() + {_FOR}
-    WHERE engine = %s AND session = %s AND epoch = %s AND until > clock_timestamp() AND {_TIMELINE} = %s"""
-_BEAT = f"UPDATE {LEASES} SET alive = clock_timestamp() WHERE engine = %s AND session = %s AND epoch = %s"
-_RELEASE = f"UPDATE {LEASES} SET until = '-infinity' WHERE engine = %s AND session = %s AND epoch = %s"
+    WHERE engine = ? AND session = {_SESSION} AND until > clock_timestamp()"""
+_BEAT = f"UPDATE {LEASES} SET alive = clock_timestamp() WHERE engine = ? AND session = {_SESSION}"
+_RELEASE = f"UPDATE {LEASES} SET until = '-infinity' WHERE engine = ? AND session = {_SESSION}"
+#: Carries out a statement, and returns how many rows it has changed.
+_Changed = Callable[[str, Sequence[Any]], int]
 
 
 class Superseded(OSError):
@@ -61,9 +71,7 @@ class Superseded(OSError):
 
 class TableLease(Lease):
     """
-    :param server: with the site's tables.
-    :param engine: the engine's name.
-    :param master: the id of the master.
+    :param tables: those of the site, and ``server`` the connections to them.
     :param run: names this run of the master, to tell its processes from those before a restart; empty if not known.
     :param ttl: seconds for which it lasts.
     :param clock: returns seconds, as ``core.boot.since_boot``.
@@ -71,6 +79,7 @@ class TableLease(Lease):
 
     def __init__(
         self,
+        tables: Tables,
         server: Connections,
         engine: str,
         master: str,
@@ -79,18 +88,14 @@ class TableLease(Lease):
         clock: Callable[[], float] = since_boot,
     ) -> None:
         super().__init__()
-        self._server, self._engine, self._master, self._run = server, engine, master, run
+        self._tables, self._server = tables, server
+        self._engine, self._master, self._run = engine, master, run
         self._ttl, self._clock = ttl, clock
-        self._session = self._timeline = ""
-        self._until = 0.0  # by the clock of this process
+        self._session = ""
+        self._until = 0.0  # until when this process may publish, by its own clock
         self._is_lost = False
         self._is_over = threading.Event()
         self._quiet = Quiet(log)
-
-    @property
-    def _safe(self) -> float:
-        """For how many seconds this process may publish, from when it asked for a renewal."""
-        return self._ttl * 2 / 3
 
     @property
     def left(self) -> float:
@@ -101,40 +106,42 @@ class TableLease(Lease):
         """Take the lead if no process has it. Returns whether this process leads now. :raises OSError: if unknown."""
         session, began = secrets.token_hex(16), self._clock()
 
-        def work(connection: Patient) -> bool:
-            with connection.transaction():
-                connection.execute(_SEAT.encode(), (self._engine,))
-                found = connection.execute(_LOOK.encode(), (self._engine,)).fetchone()
-                assert found is not None
-                line, before, self._timeline, now, is_held = found
-                if is_held:
-                    return False
-                epoch = now if now > before else before + 1 + secrets.randbelow(_STEP)
-                self.predecessor = leader_of(bytes(line))
-                self.leader = this_process(epoch, self._master, self._run)
-                values = (session, epoch, self.leader.as_line(), self._ttl, self._engine)
-                connection.execute(_TAKE.encode(), values)
-                return True
+        def work() -> bool:
+            self._tables.run(_SEAT, (self._engine,))
+            ((line, before, now, is_held),) = self._tables.read(_LOOK, (self._engine,))
+            if is_held:
+                return False
+            epoch = now if now > before else before + 1 + secrets.randbelow(_STEP)
+            self.predecessor = leader_of(bytes(line))
+            self.leader = this_process(epoch, self._master, self._run)
+            self._tables.run(_TAKE, (session, epoch, self.leader.as_line(), self._ttl, self._engine))
+            return True
 
         # if the answer is lost, no process uses the lease that was taken, and it ends by itself
-        if not self._ask(work):
+        if not self._tables.together(work):
             return False
-        self._session, self._until, self._is_lost = session, began + self._safe, False
+        self._session, self._until, self._is_lost = session, began + self._ttl * 2 / 3, False
         threading.Thread(target=self._keep, name=f"{self._engine} lease", daemon=True).start()
         return True
 
-    def renewed(self, connection: Patient) -> None:
+    def renew(self, changed: _Changed) -> None:
         """
         Renew the lease, as the first statement of a transaction. No other process takes over before the transaction ends.
 
         :raises Superseded: when the lease is over; then ``on_lost`` was called.
         """
         began = self._clock()
-        values = (self._ttl, self._engine, self._session, self.epoch, self._timeline)
-        if connection.execute(_RENEW.encode(), values).rowcount == 0:
-            self._lose()
-            raise Superseded(f"the lease of the {self._engine} engine is over")
-        self._until = max(self._until, began + self._safe)
+        if changed(_RENEW, (self._ttl, self._engine, self._session)) < 1:
+            if self._session:  # it was not released
+                self._is_lost = True
+                self.refused += 1
+                self._is_over.set()
+                self.on_lost()
+            raise self._over()
+        self._until = max(self._until, began + self._ttl * 2 / 3)
+
+    def _over(self) -> Superseded:
+        return Superseded(f"the lease of the {self._engine} engine is over")
 
     def check(self) -> None:
         """
@@ -143,37 +150,24 @@ class TableLease(Lease):
         :raises Superseded: when it does not; then ``on_lost`` was called.
         :raises OSError: when the lease was not renewed for so long that another process may lead soon.
         """
-        if self._is_lost:
+        if not self.left:
             self.refused += 1
-            raise Superseded(f"the lease of the {self._engine} engine is over")
-        if not self._session or self._clock() >= self._until:
-            self.refused += 1
+            if self._is_lost:
+                raise self._over()
             raise OSError(f"the lease of the {self._engine} engine could not be renewed: is PostgreSQL away?")
 
     def beat(self) -> None:
         """Write that the leader is alive. :raises OSError: as ``check``, and if that cannot be written."""
         self.check()
-        values = (self._engine, self._session, self.epoch)
-        self._ask(lambda connection: connection.execute(_BEAT.encode(), values))
+        self._tables.run(_BEAT, (self._engine, self._session))
 
     def release(self) -> None:
         """Let another process lead."""
         self._is_over.set()  # the thread ends by itself
-        if self._session:
-            values, self._session = (self._engine, self._session, self.epoch), ""
+        session, self._session = self._session, ""
+        if session:
             with contextlib.suppress(OSError):  # then it ends by itself
-                self._ask(lambda connection: connection.execute(_RELEASE.encode(), values))
-
-    def _ask(self, work: Callable[[Patient], Any]) -> Any:
-        return asked(self._server, work)
-
-    def _lose(self) -> None:
-        if not self._session:
-            return  # it was released
-        self._is_lost = True
-        self.refused += 1
-        self._is_over.set()
-        self.on_lost()
+                self._tables.run(_RELEASE, (self._engine, session))
 
     # -- the thread that keeps it ---------------------------------------------------------------------------------------
 
@@ -184,7 +178,7 @@ class TableLease(Lease):
                 with self._server.lend() as connection:
                     connection.execute(f"LISTEN {CHANNEL}".encode())
                     while not self._is_over.is_set():
-                        self.renewed(connection)
+                        self.renew(self._tables.changed)
                         self._listen(connection, time.monotonic() + self._ttl / 4)
             except Superseded:
                 return

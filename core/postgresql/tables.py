@@ -1,4 +1,9 @@
-"""The tables on a server: what ``core/ledger/tables.py`` asks of a database, and the table of leases."""
+"""
+The tables on a server: what ``core/ledger/tables.py`` asks of a database.
+
+One database is one site of masters whose engines work as one. A master remembers in its cachedir which site it belongs to.
+With another database, such as an old copy, it would take all owed jobs for done.
+"""
 
 from __future__ import annotations
 
@@ -11,66 +16,63 @@ from typing import Any
 
 import psycopg
 
+from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.errors import RowRefused, SiteAway, StateError, check_format
+from saltext.jobs.core.disk.lease import Lead, Leader, Lease, leader_of
+from saltext.jobs.core.errors import StateError, check_format
 from saltext.jobs.core.ledger.seal import NoSeal
-from saltext.jobs.core.ledger.tables import NAME, POSTGRESQL, SITE, Execute, Result, statements
+from saltext.jobs.core.ledger.tables import POSTGRESQL, SITE, Result, Tables, statements
 from saltext.jobs.core.options.postgresql import CacheOptions, read_cache_options
 from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient
-from saltext.jobs.core.postgresql.trouble import Rejected
+from saltext.jobs.core.postgresql.lease import CHANNEL, CREATE, LEASES, TableLease
 
 #: The format of the tables: see ``errors.check_format``.
-FORMAT = 6
-#: One row per engine: which process leads, in which epoch, and until when. Only the server's clock decides that.
-LEASES = "saltext_jobs_leases"
-#: The channel on which engines are told of requests.
-CHANNEL = "saltext_jobs"
+FORMAT = 7
 #: The number of the advisory lock under which the tables are made: several masters may start at once.
 _LOCK = 7305805923
 #: Waits until what was committed before is as safe as the session's ``synchronous_commit`` says.
 _WAIT = b"SELECT pg_logical_emit_message(true, 'saltext_jobs', '')"
+_LEADER = f"SELECT leader FROM {LEASES} WHERE engine = ?"
+_LEAD = f"""SELECT leader, extract(epoch FROM clock_timestamp() - nullif(alive, '-infinity'))::float8,
+    extract(epoch FROM until - clock_timestamp())::float8 FROM {LEASES} WHERE engine = ? AND until > clock_timestamp()"""
+_SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY(?)"
+_REPLICAS = "SELECT count(*) FROM pg_stat_replication"
 _MOST_SERVERS = 8
 _SERVERS: dict[tuple[CacheOptions, pathlib.Path | None], Connections] = {}
-_LEASES = f"""CREATE TABLE {LEASES} (
-    engine text PRIMARY KEY, session text NOT NULL, epoch bigint NOT NULL, leader bytea NOT NULL,
-    until timestamptz NOT NULL, alive timestamptz NOT NULL)"""
 
 
-class PostgresqlTables:
+class PostgresqlTables(Tables):
     """
-    What the methods do is said in ``Tables``.
+    What the methods do is said in ``Tables``. ``durable`` is that of the server's session.
 
-    :param server: with the tables.
-    :param seal: that of the site's masters.
+    :param opts: the master's options. If one of them is not accepted, each method raises SettingsError.
+    :param is_site: whether masters work as one in this database, which must be that of the site then.
+    :param seal: that of its rows.
     """
 
     dialect = POSTGRESQL
     is_far = True
 
-    def __init__(self, server: Connections, seal: NoSeal) -> None:
-        self._server, self.seal = server, seal
+    def __init__(self, opts: Mapping[str, Any], is_site: bool, seal: NoSeal) -> None:
+        self._opts, self._is_site, self.seal = opts, is_site, seal
+
+    @functools.cached_property
+    def server(self) -> Connections:
+        return server_of(self._opts, self._is_site)
 
     @property
     def place(self) -> str:
-        return f"PostgreSQL at {self._server.place}"
-
-    def name(self) -> str:
-        return str(self.read(NAME)[0][0])
-
-    def open(self) -> None:
-        """Do nothing: an engine without its server waits for it."""
+        return f"PostgreSQL at {self.server.place}"
 
     def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         def work(connection: Patient) -> list[tuple[Any, ...]]:
             with connection.cursor(binary=True) as cursor:
-                return list(cursor.execute(_of_psycopg(query), values).fetchall())
+                return list(cursor.execute(_spoken(query), values).fetchall())
 
-        found: list[tuple[Any, ...]] = self._do(work)
-        return found
+        return self._do(work)
 
     def run(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> None:
-        """``durable`` is that of the server's session."""
-        self._do(lambda connection: connection.execute(_of_psycopg(query), values))
+        self._do(lambda connection: connection.execute(_spoken(query), values))
 
     def changed(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> int:
         tries = -1
@@ -78,34 +80,28 @@ class PostgresqlTables:
         def work(connection: Patient) -> int:
             nonlocal tries
             tries += 1
-            done = connection.execute(_of_psycopg(query), values)
-            now = self._server.now
+            done = connection.execute(_spoken(query), values)
+            now = self.server.now
             if now.pipeline is not None:
                 now.pipeline.sync()  # so that its answer is there
             return done.rowcount or (-1 if tries or now.is_again else 0)
 
-        return int(self._do(work))
+        return self._do(work)
 
-    def write(self, work: Callable[[Execute], Result], lease: Any = None, durable: bool = True) -> Result:
-        """``durable`` is that of the server's session."""
-
-        def in_lead(connection: Patient) -> Result:
-            with connection.transaction():
-                if lease is not None:
-                    lease.renewed(connection)
-                return work(lambda query, values: connection.execute(_of_psycopg(query), values))
-
-        found: Result = asked(self._server, in_lead)
-        return found
-
-    def together(self, work: Callable[[], Result], durable: bool = False) -> Result:
+    def together(self, work: Callable[[], Result], lease: Lease | None = None, durable: bool = False) -> Result:
         """
-        ``durable`` is that of the server's session. The transaction itself does not wait for the disk, so that it locks the
-        row of the site only for a moment; a statement after it does, which others can do at the same time.
+        The transaction itself does not wait for the disk, so that it locks the row of the site only for a moment; a
+        statement after it does, which others can do at the same time.
         """
-        now = self._server.now
-        if now.connection is not None:
+        now = self.server.now
+
+        def in_lead() -> Result:
+            if isinstance(lease, TableLease):
+                lease.renew(self.changed)
             return work()
+
+        if now.connection is not None:
+            return in_lead()
 
         def in_one(connection: Patient) -> Result:
             now.connection = connection
@@ -113,7 +109,7 @@ class PostgresqlTables:
                 with connection.pipeline() as now.pipeline:
                     connection.execute(b"BEGIN")
                     connection.execute(b"SET LOCAL synchronous_commit = off")
-                    found = work()
+                    found = in_lead()
                     connection.execute(b"COMMIT")
                     connection.execute(_WAIT)
                 return found
@@ -126,47 +122,57 @@ class PostgresqlTables:
             raise failed  # here, since it must not become the cause of its own cause
 
         try:
-            done: Result = asked(self._server, in_one)
-            return done
+            return self.server.run(in_one)
         finally:
             now.is_again = False
 
-    def give_way(self) -> None:
-        """Do nothing: a server has many writers at once."""
-
-    def _do(self, work: Callable[[Patient], Any]) -> Any:
+    def _do(self, work: Callable[[Patient], Result]) -> Result:
         """Carry it out as a part of this thread's transaction, if it is in one."""
-        connection = self._server.now.connection
-        return asked(self._server, work) if connection is None else work(connection)
+        connection = self.server.now.connection
+        return self.server.run(work) if connection is None else work(connection)
 
-    def tell(self, execute: Execute, engine: str) -> None:
-        execute("SELECT pg_notify(?, ?)", (CHANNEL, engine))
+    def tell(self, engine: str) -> None:
+        self.run("SELECT pg_notify(?, ?)", (CHANNEL, engine))
 
-    def boot(self) -> str:
-        return ""
+    def doubts(self) -> list[str]:
+        """Return how the server could lose what it has confirmed, one sentence each."""
+        names = ("fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names")
+        told = {str(name): str(value) for name, value in self.read(_SETTINGS, [list(names)])}
+        standbys = told.get("synchronous_standby_names", "")
+        found = [
+            f"{name} is off at PostgreSQL: a crash of the server can take what it has confirmed, or damage it; set it to on"
+            for name in names[:3]
+            if told.get(name) == "off"
+        ]
+        if standbys and told.get("synchronous_commit") in ("local", "remote_write"):
+            found.append(
+                f"synchronous_commit is {told['synchronous_commit']} at PostgreSQL, so a failover can lose what it has "
+                "confirmed: set it to on"
+            )
+        if self.read(_REPLICAS)[0][0] and not standbys:
+            found.append(
+                Advice(
+                    "PostgreSQL does not wait for its replica, so a failover to it can lose the last writes: name the "
+                    "replica in synchronous_standby_names"
+                )
+            )
+        return found
 
-    def gaps(self) -> int:
-        return 0
+    def lease(self, engine: str, run: str = "") -> TableLease:
+        return TableLease(self, self.server, engine, str(self._opts.get("id") or ""), run)
 
-    def note_gap(self) -> bool:
-        return False
+    def leader(self, engine: str) -> Leader | None:
+        rows = self.read(_LEADER, (engine,))
+        return leader_of(bytes(rows[0][0])) if rows else None
+
+    def lead(self, engine: str) -> Lead | None:
+        rows = self.read(_LEAD, (engine,))
+        return Lead(leader_of(bytes(rows[0][0])), *rows[0][1:]) if rows else None
 
 
-@functools.lru_cache(maxsize=200)
-def _of_psycopg(query: str) -> bytes:
-    return query.replace("?", "%s").encode()
-
-
-def asked(server: Connections, work: Callable[[Patient], Any]) -> Any:
-    """
-    Return what ``work`` returns, called with a connection.
-
-    :raises SiteAway: if the server cannot do it now. :raises RowRefused: if it never will.
-    """
-    try:
-        return server.run(work)
-    except StateError as exc:
-        raise (RowRefused if isinstance(exc, Rejected) else SiteAway)(str(exc)) from exc
+@functools.lru_cache(maxsize=300)
+def _spoken(query: str) -> bytes:
+    return POSTGRESQL.of(query).replace("?", "%s").encode()
 
 
 def _cause_of(exc: Exception) -> BaseException:
@@ -198,8 +204,8 @@ def server_of(opts: Mapping[str, Any], is_site: bool) -> Connections:
 
 
 def cache_of(opts: Mapping[str, Any]) -> PostgresqlTables:
-    """Return the tables of ``cache: postgresql``: those of the site, if there is one."""
-    return PostgresqlTables(server_of(opts, bool(opts.get("saltext_jobs_site"))), NoSeal())
+    """Return the tables of ``cache: postgresql``, whose values are not sealed: those of the site, if there is one."""
+    return PostgresqlTables(opts, bool(opts.get("saltext_jobs_site")), NoSeal())
 
 
 def _prepare(connection: Patient, path: pathlib.Path | None) -> None:
@@ -257,6 +263,6 @@ def _make(connection: Patient) -> None:
         row = connection.execute(f"SELECT to_regclass('{SITE}') IS NOT NULL".encode()).fetchone()
         if row and row[0]:
             return
-        for statement in (*statements(POSTGRESQL), _LEASES):
+        for statement in (*statements(POSTGRESQL), CREATE):
             connection.execute(statement.encode())
         connection.execute(f"INSERT INTO {SITE} (id, number) VALUES (%s, {FORMAT})".encode(), (uuid.uuid4().hex,))

@@ -16,9 +16,9 @@ from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.ids import jid_time
 from saltext.jobs.core.ledger import outbox
+from saltext.jobs.core.ledger.log import after, count_after, state
 from saltext.jobs.core.ledger.outbox import Key, Place, Row
 from saltext.jobs.core.ledger.tables import Tables
-from saltext.jobs.core.log import records
 from saltext.jobs.core.recorder.pipeline import Item
 from saltext.jobs.core.recorder.recipients import LOAD, RETURN, ToReturner
 
@@ -66,28 +66,29 @@ class Reading:
         """
         if self._log is None:
             self._begin()
-        found = outbox.after(self._tables, self._read_to, most) if most else []
+        found = after(self._tables, self._read_to, most) if most else []
         # after the records: it covers what was removed, or could not be written, before they were read
-        state, lost = outbox.state(self._tables), 0
-        if state.name != self._log:
-            self._log, self._read_to, self._gap, found = state.name, state.removed, "it is a new one", []
-        if self._read_to < state.removed:
+        now, lost = state(self._tables), 0
+        if now.name != self._log:
+            self._log, self._read_to, self._gap, found = now.name, now.removed, "it is a new one", []
+        if self._read_to < now.removed:
             # in PostgreSQL places have gaps
-            lost = 1 if self._tables.is_far else state.removed - self._read_to
-            self._read_to = state.removed
-        if state.gaps != self._gaps:
+            lost = 1 if self._tables.is_far else now.removed - self._read_to
+            self._read_to = now.removed
+        if now.gaps != self._gaps:
             self._gap = self._gap or "a record could not be written"
         self.has_more, waits, taken = bool(found) and len(found) >= most, False, dict[Key, Item]()
         latest = time.time() - self._settled
-        for place, jid, minion, body in found:
-            record = None if body == b"" else self._record(jid, minion, body)
+        for place, record, is_gap in found:
+            if is_gap:
+                self._gap = "a record could not be written, or this version cannot read it"
             if record is not None and record.at > latest:
                 self.has_more, waits = False, True
                 break
             self._read_to = place
             if record is None or not record.listed:
                 continue
-            key = Key(RETURN if minion else LOAD, jid, minion)
+            key = Key(RETURN if record.minion else LOAD, record.jid, record.minion)
             if key not in at_hand and key not in taken:
                 taken[key] = Item(key, in_doubt=self._doubtful > 0, at=record.at, place=place)
                 self._doubtful -= 1
@@ -104,23 +105,16 @@ class Reading:
 
     def later(self, most: int) -> int:
         """Return how many records are still to be read, at most ``most``."""
-        return outbox.count_after(self._tables, self._read_to, most) if self.has_more else 0
+        return count_after(self._tables, self._read_to, most) if self.has_more else 0
 
     def _begin(self) -> None:
-        state, known = outbox.state(self._tables), outbox.place_of(self._tables, self._reader)
+        now, known = state(self._tables), outbox.place_of(self._tables, self._reader)
         if known is None:  # a new returner gets what comes from now on
-            known = Place(state.last, state.gaps)
+            known = Place(now.last, now.gaps)
             outbox.keep(self._tables, self._reader, {}, known, self._lease)
         else:
             self._doubtful = _DOUBTFUL
-        self._log, self._read_to, self._gaps = state.name, known.place, known.gaps
-
-    def _record(self, jid: str, minion: str, body: bytes | None) -> records.Record | None:
-        try:
-            return records.read(jid, minion, body or b"")
-        except Exception:  # msgpack raises many kinds
-            self._gap = "a record could not be written, or this version cannot read it"
-            return None
+        self._log, self._read_to, self._gaps = now.name, known.place, known.gaps
 
     def _mend(self) -> None:
         """Put into the outbox what the job cache has, and the returner has not."""
@@ -137,4 +131,4 @@ class Reading:
                 at, missing = jid_time(jid) or 0.0, [minion for minion in minions if minion not in held]
                 rows = [Row(Key(LOAD, jid), at), *(Row(Key(RETURN, jid, minion), at) for minion in missing)]
                 outbox.add(self._tables, self._reader, rows, self._lease)
-        self._gaps, self._gap = outbox.state(self._tables).gaps, ""
+        self._gaps, self._gap = state(self._tables).gaps, ""

@@ -96,10 +96,7 @@ class RetryStore:
 
     def pause(self, paused: bool) -> None:
         """Pause replays, or have them go on."""
-        if paused:
-            meta.keep(self._tables, JOB_RETRY, _PAUSED, b"", self._lease)
-        else:
-            meta.drop(self._tables, JOB_RETRY, _PAUSED, self._lease)
+        meta.keep(self._tables, JOB_RETRY, _PAUSED, b"" if paused else None, self._lease)
 
     def tidy(self) -> None:
         """Remove the jobs that have no entry. Their first entry may be about to follow, except at an engine's start."""

@@ -35,7 +35,7 @@ def recover(path: str, tables: Tables) -> dict[str, int]:
         written += values.add_rows(tables, whole)
         tables.give_way()
     with contextlib.suppress(StateError):  # nothing of the queue can be read
-        for part in _parts(path, QUEUE, _QUEUE):
+        for part in _parts(path, str(QUEUE), _QUEUE):
             read += len(part)
             written += queue.add(tables, part)
             tables.give_way()

@@ -8,7 +8,7 @@ import sqlite3
 from saltext.jobs.core.ledger.tables import SITE, SQLITE, statements
 
 APPLICATION = 0x53614A42  # in the header of the file: it is ours
-VERSION = 12  # of the tables, and of the form of values in them
+VERSION = 13  # of the tables, and of the form of values in them
 #: SQLite writes whole pages, and rows of some hundred bytes would leave much of a smaller page empty.
 PAGE_BYTES = 2048
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import pathlib
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.boot import boot
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.disk.lease import FileLease, Lead, Leader, Lease, leader_of
 from saltext.jobs.core.errors import SiteAway, StateError
-from saltext.jobs.core.ledger.seal import NoSeal
-from saltext.jobs.core.ledger.tables import NAME, SQLITE, Execute, Result
+from saltext.jobs.core.ledger.tables import SQLITE, Result, Tables
 from saltext.jobs.core.sqlite.database import Database, database_at
 
 #: The file of ``cache: sqlite``, and the one below ``saltext_jobs`` if the job cache is elsewhere.
@@ -29,7 +31,7 @@ def cache_of(opts: Mapping[str, Any], cachedir: str | None = None) -> SqliteTabl
     return SqliteTables(opts, CACHE, cachedir)
 
 
-class SqliteTables:
+class SqliteTables(Tables):
     """
     What the methods do is said in ``Tables``. With ``cache: sqlite`` they are in the file of the job cache, so that one
     transaction writes both.
@@ -40,8 +42,6 @@ class SqliteTables:
     """
 
     dialect = SQLITE
-    is_far = False
-    seal = NoSeal()
 
     def __init__(self, opts: Mapping[str, Any], name: str = "", cachedir: str | None = None) -> None:
         shared = opts.get("cache") == "sqlite"
@@ -63,51 +63,40 @@ class SqliteTables:
     def place(self) -> str:
         return self.database.path
 
-    @functools.cached_property
-    def _mark(self) -> str:
-        """The file that processes touch to note a gap, which works even on a full disk."""
-        return f"{self.place}.lock"
-
-    def name(self) -> str:
-        return str(self.read(NAME)[0][0])
-
     def open(self) -> None:
         with contextlib.suppress(sqlite3.Error):  # it may pass
             self.database.read("SELECT 1")
 
     def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        try:
-            return self.database.read(query, tuple(values))
-        except (sqlite3.Error, StateError) as exc:
-            raise self._told(exc) from exc
-
-    def run(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> None:
-        self.changed(query, values, durable)
+        return self._do(lambda database: database.read(_spoken(query), tuple(values)))
 
     def changed(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> int:
-        try:
-            return self.database.run(query, values, durable)
-        except (sqlite3.Error, StateError) as exc:
-            raise self._told(exc) from exc
+        return self._do(lambda database: database.run(_spoken(query), values, durable))
 
-    def write(self, work: Callable[[Execute], Result], lease: Any = None, durable: bool = True) -> Result:
-        try:
-            with self.database.transaction(durable) as sql:
-                return work(sql.execute)
-        except (sqlite3.Error, StateError) as exc:
-            raise self._told(exc) from exc
+    def together(self, work: Callable[[], Result], lease: Lease | None = None, durable: bool = False) -> Result:
+        def in_one(database: Database) -> Result:
+            with database.transaction(durable):
+                return work()
 
-    def together(self, work: Callable[[], Result], durable: bool = False) -> Result:
-        return self.write(lambda execute: work(), durable=durable)
+        return self._do(in_one)
+
+    def _do(self, work: Callable[[Database], Result]) -> Result:
+        try:
+            return work(self.database)
+        except (sqlite3.Error, StateError) as exc:
+            told = str(exc) if isinstance(exc, StateError) else f"{self.place} cannot be used: {exc}"
+            raise SiteAway(told) from exc
 
     def give_way(self) -> None:
         self.database.give_way()
 
-    def tell(self, execute: Execute, engine: str) -> None:
-        """Do nothing: the master's bus tells an engine of this master."""
-
     def boot(self) -> str:
         return boot()
+
+    @functools.cached_property
+    def _mark(self) -> str:
+        """The file that processes touch to note a gap, which works even on a full disk."""
+        return f"{self.place}.lock"
 
     def gaps(self) -> int:
         try:
@@ -116,16 +105,35 @@ class SqliteTables:
             return 0
 
     def note_gap(self) -> bool:
-        try:
+        with contextlib.suppress(OSError, StateError):
             before = self.gaps()
             at = max(before + 1, time.time_ns())
             for later in (0, 1, 2):  # some file systems keep only whole or even seconds
                 os.utime(self._mark, ns=(at + later * 10**9,) * 2)
                 if self.gaps() != before:
                     return True
-        except (OSError, StateError):
-            pass
         return False
 
-    def _told(self, exc: Exception) -> SiteAway:
-        return SiteAway(str(exc) if isinstance(exc, StateError) else f"{self.place} cannot be used: {exc}")
+    # -- who leads: a process holds a lock, and another master may go on with the same cachedir when it has ended ------
+
+    def _lock(self, engine: str) -> pathlib.Path:
+        """Return the file that the leader has locked, and that says who leads. Its time is when the leader was alive."""
+        return pathlib.Path(self._opts["cachedir"], "saltext_jobs", engine, "lock")
+
+    def lease(self, engine: str, run: str = "") -> FileLease:
+        return FileLease(self._lock(engine), str(self._opts.get("id") or ""), run)
+
+    def leader(self, engine: str) -> Leader | None:
+        try:
+            return leader_of(self._lock(engine).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def lead(self, engine: str) -> Lead | None:
+        path = self._lock(engine)
+        if not files.is_held(path):
+            return None
+        return Lead(self.leader(engine), max(0.0, time.time() - path.stat().st_mtime))
+
+
+_spoken = functools.lru_cache(maxsize=300)(SQLITE.of)

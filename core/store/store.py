@@ -24,12 +24,11 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk.files import open_lock
 from saltext.jobs.core.disk.surroundings import is_full
 from saltext.jobs.core.errors import SettingsError, StateError
-from saltext.jobs.core.ledger.site import Site
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import JobCacheSettings
-from saltext.jobs.core.site import FileSite, LogWriter, site_of
+from saltext.jobs.core.site import LogWriter, Site, site_of
 from saltext.jobs.core.store.calling import loading
 from saltext.jobs.core.store.drivers import Driver, Mmap
 from saltext.jobs.core.store.keys import Keys, are_plain, plain
@@ -236,7 +235,7 @@ def _site(opts: Mapping[str, Any]) -> Site:
         return site_of(opts)
     except SettingsError as exc:  # no publish may fail because of it; the engines wait
         log.error("This master cannot join its site: %s", exc)
-        return FileSite(opts)
+        return site_of({**opts, "saltext_jobs_site": None})
 
 
 def _own_options(opts: Mapping[str, Any]) -> JobCacheSettings:

@@ -12,13 +12,12 @@ import random
 import sqlite3
 import time
 
-from saltext.jobs.core.disk.lease import Lease, this_process
+from saltext.jobs.core.disk.lease import Lead, Lease, this_process
 from saltext.jobs.core.errors import SiteAway
 from saltext.jobs.core.ledger import tables
 from saltext.jobs.core.ledger.requests import ANSWER
-from saltext.jobs.core.ledger.seal import NoSeal
-from saltext.jobs.core.ledger.site import Lead, Site
 from saltext.jobs.core.log import records
+from saltext.jobs.core.site import Site
 
 #: Seconds after which a machine has written to its disk what nobody has asked it to.
 SYNCED = 30.0
@@ -42,7 +41,7 @@ class Database:
 
 
 DIALECT = tables.SQLITE._replace(now="world_now()")
-ANSWERS = ANSWER.format(now=DIALECT.now)
+ANSWERS = DIALECT.of(ANSWER)
 
 
 class Disk:
@@ -86,14 +85,17 @@ class Disk:
     def read(self, query, values=()):
         return self.live.sql.execute(query, values).fetchall()
 
+    @property
+    def is_open(self):
+        """Whether a transaction is open."""
+        return self._now_open is not None
+
     def transaction(self, work, durable):
-        """Carry out ``work`` with a function that carries out statements: all of it, or nothing."""
-        if self._now_open is not None:  # a part of the one that is open
-            return work(self._execute)
+        """Carry out ``work``, whose statements are carried out by ``execute``: all of it, or nothing."""
         self._now_open = []
         self.live.sql.execute("BEGIN")
         try:
-            found = work(self._execute)
+            found = work()
             self.live.sql.execute("COMMIT")
             done = self._now_open
             self.pending.append((self.now(), done))
@@ -107,7 +109,7 @@ class Disk:
             self.answered(engine, request_id, reply)
         return found
 
-    def _execute(self, statement, values=()):
+    def execute(self, statement, values=()):
         self._now_open.append((statement, tuple(values)))
         return self.live.sql.execute(statement, values)
 
@@ -148,42 +150,37 @@ class Disk:
         """The log's records are gone before they were read."""
         last = self.read(f"SELECT coalesce(max(place), 0) FROM {tables.LOG}")[0][0]
 
-        def work(execute):
-            execute(f"INSERT INTO {tables.LOG} (place, jid, minion, mark) VALUES (?, '', '', '')", (last + 1,))
-            execute(f"DELETE FROM {tables.LOG} WHERE place <= ?", (last,))
-            execute(f"UPDATE {tables.SITE} SET removed = ?", (last,))
+        def work():
+            self.execute(f"INSERT INTO {tables.LOG} (place, jid, minion, mark) VALUES (?, '', '', '')", (last + 1,))
+            self.execute(f"DELETE FROM {tables.LOG} WHERE place <= ?", (last,))
+            self.execute(f"UPDATE {tables.SITE} SET removed = ?", (last,))
 
         self.transaction(work, durable=False)
 
 
-class MemoryTables:
+class MemoryTables(tables.Tables):
     """
-    What the methods do is said in ``saltext.jobs.core.ledger.tables.Tables``.
-
     :param engine: whose they are; None for those of the master's workers, and of runners.
     :param reads: whether they can be read now.
+    :param master: the id of the master that has them.
     """
 
-    dialect, is_far, place, seal = DIALECT, False, "memory", NoSeal()
+    dialect, place = DIALECT, "memory"
 
-    def __init__(self, disk, engine=None, reads=lambda: True):
-        self.disk, self._engine, self._reads = disk, engine, reads
-
-    def name(self):
-        return self.disk.name
-
-    def open(self):
-        pass
+    def __init__(self, disk, engine=None, reads=lambda: True, master=""):
+        self.disk, self._engine, self._reads, self._master = disk, engine, reads, master
 
     def read(self, query, values=()):
         if not self._reads():
             raise SiteAway("the server is away")
-        return self.disk.read(query, values)
+        return self.disk.read(DIALECT.of(query), values)
 
-    def run(self, query, values=(), durable=False):
-        self.write(lambda execute: execute(query, values), None, durable)
+    def changed(self, query, values=(), durable=False):
+        return self.together(lambda: self.disk.execute(DIALECT.of(query), values).rowcount, durable=durable)
 
-    def write(self, work, lease=None, durable=True):
+    def together(self, work, lease=None, durable=False):
+        if self.disk.is_open:
+            return work()
         if not self.disk.is_writable and self._engine is None:
             raise SiteAway("the disk is full")
         if lease is not None:
@@ -195,9 +192,6 @@ class MemoryTables:
             self.disk.stores()
         return found
 
-    def tell(self, execute, engine):
-        pass
-
     def boot(self):
         return self.disk.boots
 
@@ -207,6 +201,17 @@ class MemoryTables:
     def note_gap(self):
         self.disk.gaps += 1
         return True
+
+    def lease(self, engine, run=""):
+        return MemoryLease(self.disk, engine, self._master, run)
+
+    def leader(self, engine):
+        return self.disk.leaders.get(engine)
+
+    def lead(self, engine):
+        if engine not in self.disk.leases:
+            return None
+        return Lead(self.leader(engine), self.disk.now() - self.disk.beats[engine])
 
 
 class MemoryLease(Lease):
@@ -248,21 +253,11 @@ class MemorySite(Site):
     :param disk: what it shares with the others.
     """
 
+    place = "memory"
+
     def __init__(self, master, disk):
-        super().__init__({"id": master})
+        super().__init__({"id": master}, MemoryTables(disk, master=master))
         self.disk = disk
 
-    @property
-    def tables(self):
-        return MemoryTables(self.disk)
-
-    def lease(self, engine, run=""):
-        return MemoryLease(self.disk, engine, self._master, run)
-
-    def leader(self, engine):
-        return self.disk.leaders.get(engine)
-
-    def lead(self, engine):
-        if engine not in self.disk.leases:
-            return None
-        return Lead(self.leader(engine), self.disk.now() - self.disk.beats[engine])
+    def path(self, engine):
+        return None

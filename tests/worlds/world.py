@@ -614,7 +614,7 @@ class World:
 
     def _rows(self, kind):
         found = itertools.chain.from_iterable(queue.parts(self.site.tables, kind))
-        return [(jid, minion, salt.payload.loads(body)) for jid, minion, body in found]
+        return [(jid, minion, salt.payload.loads(body)) for _, jid, minion, body in found]
 
     @property
     def claims(self):

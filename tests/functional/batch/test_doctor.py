@@ -9,9 +9,8 @@ from saltext.jobs.core.batch import doctor
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.ledger.batches import Kind
-from saltext.jobs.core.site import FileSite
 from tests.database import change_batch
-from tests.leading import single_holder
+from tests.leading import lock_of, single_holder
 from tests.unit.batch.bench import Bench
 from tests.user import USER
 
@@ -56,7 +55,7 @@ def test_options_with_which_the_engine_does_not_start_are_named(opts):
 
 
 def test_advice_alone_leaves_the_exit_status_at_zero(opts):
-    with single_holder(FileSite(opts).lock_path(BATCH_MANAGER)):
+    with single_holder(lock_of(opts, BATCH_MANAGER)):
         assert doctor.examine(opts)["retcode"] == 0
         del opts["drop_messages_signature_fail"]
         assert (len(doctor.examine(opts)["findings"]), doctor.examine(opts)["retcode"]) == (1, 0)

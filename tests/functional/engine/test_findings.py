@@ -13,15 +13,15 @@ from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.engine import findings, requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
-from saltext.jobs.core.site import FileSite
-from tests.leading import leading, single_holder
+from saltext.jobs.core.site import site_of
+from tests.leading import leading, lock_of, single_holder
 from tests.user import OTHER, USER
 
 
 @pytest.fixture
 def opts(tmp_path):
     made = {"cachedir": str(tmp_path), "id": "m", "user": USER}
-    with single_holder(FileSite(made).lock_path(JOB_RECORDER)):
+    with single_holder(lock_of(made, JOB_RECORDER)):
         yield made
 
 
@@ -43,7 +43,7 @@ def test_nothing_is_found_where_all_is_well(opts):
 
 def test_files_of_another_user_are_named_with_the_command_that_mends_it(opts):
     (finding,) = around(opts, user=OTHER)
-    folder = FileSite(opts).path(JOB_RECORDER)
+    folder = site_of(opts).path(JOB_RECORDER)
     assert finding == f"{folder} does not belong to the master's user {OTHER}: chown -R {OTHER} {folder}"
 
 
@@ -60,12 +60,12 @@ def test_files_of_another_user_are_named_with_the_command_that_mends_it(opts):
 def test_files_and_folders_that_others_may_read_or_write_are_named(opts, place, mode, what, advice):
     path = pathlib.Path(opts["cachedir"]).joinpath(place)
     path.chmod(mode)
-    folder = FileSite(opts).path(JOB_RECORDER) if advice == "go=" else path
+    folder = site_of(opts).path(JOB_RECORDER) if advice == "go=" else path
     assert around(opts) == [f"{path} can be {what} by others than {USER}: chmod -R {advice} {folder}"]
 
 
 def test_a_database_that_others_may_read_is_named(opts):
-    path = pathlib.Path(FileSite(opts).tables.place)
+    path = pathlib.Path(site_of(opts).tables.place)
     assert around(opts) == []
     path.chmod(0o604)
     assert around(opts) == [f"{path} can be read by others than {USER}: chmod -R go= {path}"]
@@ -91,13 +91,13 @@ def test_the_process_of_an_engine_is_named_with_its_user_host_and_master(told):
 
 
 def test_an_engine_that_runs_as_another_user_is_named(opts):
-    FileSite(opts).lock_path(JOB_RECORDER).write_bytes(Leader(77, OTHER, "here").as_line())
+    lock_of(opts, JOB_RECORDER).write_bytes(Leader(77, OTHER, "here").as_line())
     (finding,) = around(opts)
     assert finding.startswith(f"the job_recorder engine (process 77) runs as {OTHER}, and the master as {USER}, ")
 
 
 def test_an_engine_that_hangs_and_one_of_another_version_are_named(told):
-    path = FileSite(told).lock_path(JOB_RECORDER)
+    path = lock_of(told, JOB_RECORDER)
     os.utime(path, (time.time() - 80,) * 2)
     (finding,) = around(told)
     assert finding.startswith("the job_recorder engine has not answered for 8")

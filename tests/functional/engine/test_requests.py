@@ -17,12 +17,12 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.requests import Inbox, ask
 from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused, StateError
 from saltext.jobs.core.ledger.requests import Requests
-from saltext.jobs.core.site import FileSite, site_of
+from saltext.jobs.core.site import site_of
 from saltext.jobs.core.version import VERSION
 from tests.database import database_of, replies_in
 from tests.faults import full_disk
 from tests.interrupted import interrupted
-from tests.leading import leading, single_holder
+from tests.leading import leading, lock_of, single_holder
 
 ENGINE = "batch_manager"
 
@@ -61,7 +61,7 @@ def answering(inbox):
 
 
 def left(opts):
-    FileSite(opts).tables.name()  # there may be no database yet
+    site_of(opts).tables.name()  # there may be no database yet
     with database_of(opts) as sql:
         return [
             ("asked", "taken", "answered")[state] for (state,) in sql.execute("SELECT state FROM saltext_jobs_requests")
@@ -116,7 +116,7 @@ def test_ctrl_c_says_that_a_request_is_carried_out_when_it_is_too_late(opts, inb
 
 
 def test_a_running_engine_that_does_not_answer_is_distinguished_from_an_absent_one(opts):
-    with single_holder(FileSite(opts).lock_path(ENGINE)) as free:
+    with single_holder(lock_of(opts, ENGINE)) as free:
         assert free
         with pytest.raises(EngineAbsent, match="did not answer in time: it is busy"):
             ask(opts, ENGINE, {}, patience=0.1)
@@ -224,8 +224,8 @@ def test_root_writes_no_file_through_a_link(tmp_path):
 @pytest.fixture
 def held(opts):
     """An engine's lock, held as by an engine that runs."""
-    with single_holder(FileSite(opts).lock_path(ENGINE)):
-        yield FileSite(opts).lock_path(ENGINE)
+    with single_holder(lock_of(opts, ENGINE)):
+        yield lock_of(opts, ENGINE)
 
 
 def aged(path, seconds):
@@ -241,7 +241,7 @@ def lease(opts):
 
 
 def test_an_engine_that_shows_no_sign_of_life_is_silent_until_it_does(opts, lease):
-    held = FileSite(opts).lock_path(ENGINE)
+    held = lock_of(opts, ENGINE)
     aged(held, 30)
     assert requests.silent_for(opts, ENGINE) == 0
     aged(held, 80)
@@ -251,7 +251,7 @@ def test_an_engine_that_shows_no_sign_of_life_is_silent_until_it_does(opts, leas
 
 
 def test_a_caller_of_a_silent_engine_learns_how_long_it_has_been_silent_and_nothing_of_the_configuration(opts, lease):
-    held = FileSite(opts).lock_path(ENGINE)
+    held = lock_of(opts, ENGINE)
     aged(held, 80)
     opts["sock_dir"] = str(held.parent)
     with pytest.raises(EngineAbsent, match=r"has not answered for 8\d s \(process \d+ of .* on .*\)") as caught:

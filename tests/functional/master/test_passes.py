@@ -8,8 +8,7 @@ import pytest
 
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.master.passes import VALID, pass_for, redeem
-from saltext.jobs.core.site import FileSite
-from tests.leading import leading
+from tests.leading import leading, lock_of
 from tests.unit.batch.bench import Bench
 
 JID = "20260516120000000000"
@@ -87,5 +86,5 @@ def test_an_engine_publishes_as_long_as_it_leads(opts):
 def test_an_engine_whose_lock_was_removed_publishes_nothing(opts):
     with leading(opts, "job_retry") as lease:
         passed = pass_for(opts, JID, "job_retry", lease.epoch)
-        FileSite(opts).lock_path("job_retry").unlink()
+        lock_of(opts, "job_retry").unlink()
         assert redeem(opts, passed) == (None, "job_retry")

@@ -11,9 +11,8 @@ from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.recorder import doctor
-from saltext.jobs.core.site import FileSite
 from tests.functional.options import options_in
-from tests.leading import single_holder
+from tests.leading import lock_of, single_holder
 from tests.user import USER
 
 WELL = {"trouble": None, "queued": 0, "lag": 0.0, "dropped": 0, "set_aside": 0}
@@ -45,7 +44,7 @@ def answering(opts):
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            with single_holder(FileSite(opts).lock_path(JOB_RECORDER)):
+            with single_holder(lock_of(opts, JOB_RECORDER)):
                 return doctor.examine(opts)
         finally:
             over.set()
@@ -101,7 +100,7 @@ def test_obstacles_to_the_recorder_are_reported(opts, options, part):
 
 
 def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opts):
-    with single_holder(lock := FileSite(opts).lock_path(JOB_RECORDER)):
+    with single_holder(lock := lock_of(opts, JOB_RECORDER)):
         lock.write_bytes(Leader(17, "root", "here", "0.0.1").as_line())
         (found,) = [finding for finding in doctor.examine(opts)["findings"] if "0.0.1" in finding]
     assert found.startswith("the job_recorder engine runs 0.0.1") and found.endswith("restart the master")

@@ -26,8 +26,8 @@ from tests.waiting import stretched
 from .stage import Stage
 
 with contextlib.suppress(ImportError):
+    from saltext.jobs.core.postgresql.connections import NoAnswer
     from saltext.jobs.core.postgresql.sink import Sink
-    from saltext.jobs.core.postgresql.trouble import NoAnswer
 
 JID = "20260516101112131415"
 #: In the month of JID.

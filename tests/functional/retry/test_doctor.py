@@ -12,9 +12,9 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import doctor
 from saltext.jobs.core.retry.entry import Entry
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import site_of
 from tests.functional.retry.records import JID, accept, changes, load_of, queue_of, record_of, snapshot_of
-from tests.leading import single_holder
+from tests.leading import lock_of, single_holder
 
 SIGNED = {
     "require_minion_sign_messages": True,
@@ -31,7 +31,7 @@ def opts(opts):
 
 @pytest.fixture
 def running(opts):
-    with single_holder(FileSite(opts).lock_path(JOB_RETRY)):
+    with single_holder(lock_of(opts, JOB_RETRY)):
         yield
 
 
@@ -114,5 +114,5 @@ def test_unreadable_keys_are_reported(opts, running):
 
 
 def test_a_pause_is_reported(opts):
-    RetryStore(FileSite(opts).tables).pause(True)
+    RetryStore(site_of(opts).tables).pause(True)
     finding(opts, "the queue is paused")

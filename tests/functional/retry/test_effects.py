@@ -14,7 +14,7 @@ from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.effects import Effects
 from saltext.jobs.core.retry.reader import JobReader, job_of
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import site_of
 from tests.functional.retry.records import JID, load_of
 
 
@@ -38,7 +38,7 @@ def asked(opts, job_cache, found, doubted=(), **load):
 def perform(opts, job_cache, effect, load, **others):
     """Have an effect performed, and return what the queue is told."""
     load, told, calls = load_of(**load), [], []
-    job, returns = job_of(JID, load, published_at=1000.0), Returns(FileSite(opts).tables, job_cache)
+    job, returns = job_of(JID, load, published_at=1000.0), Returns(site_of(opts).tables, job_cache)
     ports = types.SimpleNamespace(
         cache=job_cache,
         returns=returns,

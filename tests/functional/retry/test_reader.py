@@ -15,7 +15,7 @@ from saltext.jobs.core.retry.entry import Limits
 from saltext.jobs.core.retry.facts import KeysRead, Kill
 from saltext.jobs.core.retry.load import limits_of
 from saltext.jobs.core.retry.reader import JobReader, job_of
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import site_of
 from tests.database import begin_another_log, database_of
 from tests.faults import no_more_files
 from tests.functional.retry.records import JID, accept, load_of, returners
@@ -30,7 +30,7 @@ def publish(cache, minions, first=True, **more):
 
 
 def reader_of(opts):
-    return JobReader(opts, Returns(FileSite(opts).tables, JobCache(opts)))
+    return JobReader(opts, Returns(site_of(opts).tables, JobCache(opts)))
 
 
 @pytest.fixture(params=["the log", "the job cache"])

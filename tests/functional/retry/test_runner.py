@@ -18,9 +18,8 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.site import FileSite
 from tests.functional.retry.records import JID, changes, load_of, queue_of, record_of, snapshot_of
-from tests.leading import single_holder
+from tests.leading import lock_of, single_holder
 from tests.unit.batch.bench import Bench
 
 
@@ -140,7 +139,7 @@ def answering(opts):
         threads.append(threading.Thread(target=serve, args=(number,)))
         threads[0].start()
 
-    with single_holder(FileSite(opts).lock_path(JOB_RETRY)):
+    with single_holder(lock_of(opts, JOB_RETRY)):
         yield begin
         ended.set()
         for thread in threads:

@@ -10,7 +10,7 @@ from saltext.jobs.core.ledger import queue
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.retry.watched import Watched
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import site_of
 from tests.functional.retry.records import JID, changes, record_of, snapshot_of
 from tests.functional.site.conftest import form as form
 from tests.functional.site.conftest import sites as sites
@@ -97,7 +97,7 @@ def test_an_engine_that_has_lost_the_lead_stores_nothing(sites):
 
 def test_a_database_that_cannot_be_used_is_not_taken_for_an_empty_queue(tmp_path):
     (tmp_path / "saltext_jobs").write_text("no directory can be made here")
-    store = RetryStore(FileSite({"cachedir": str(tmp_path), "id": "a"}).tables)
+    store = RetryStore(site_of({"cachedir": str(tmp_path), "id": "a"}).tables)
     with pytest.raises(OSError, match="saltext_jobs"):
         owed(store)
     with pytest.raises(OSError, match="saltext_jobs"):

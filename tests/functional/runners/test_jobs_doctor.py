@@ -12,9 +12,8 @@ import salt.loader
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.site import site_of
 from tests.functional.retry.records import JID, accept, changes, queue_of, record_of, snapshot_of
-from tests.leading import leading
+from tests.leading import leading, lock_of
 from tests.unit.batch.bench import Bench
 
 
@@ -105,7 +104,7 @@ def test_a_batch_is_not_started_while_the_job_cache_cannot_be_used(opts):
 
 def test_an_engine_that_hangs_does_not_work(opts):
     with leading(opts, BATCH_MANAGER) as lease:
-        path = site_of(opts).lock_path(BATCH_MANAGER)
+        path = lock_of(opts, BATCH_MANAGER)
         os.utime(path, (time.time() - 80,) * 2)
         found = examined(opts, engines=[{BATCH_MANAGER: {}}])
         assert lease is not None

@@ -13,12 +13,11 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import act_for
 from saltext.jobs.core.master.identity import MASTER, PASSWORD, PEER_RUN, TOKEN
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.site import FileSite
 from tests.functional.batch.test_native_states import GOOD, write
 from tests.functional.options import options_in
 from tests.functional.retry.records import changes, queue_of, record_of, snapshot_of
 from tests.functional.runners.test_failures import JID, ended_batch, give, publish
-from tests.leading import single_holder
+from tests.leading import lock_of, single_holder
 
 SECRET = "swordfish"
 EVERYTHING = [".*"]
@@ -200,7 +199,7 @@ def test_a_user_who_may_publish_the_job_may_start_a_batch_like_it(opts, made):
 def test_a_minion_sends_no_notice_and_a_user_of_the_runner_may(opts):
     answered, told = ask(opts, MINION, "job_recorder.test_notice")
     assert not answered and "may look at this, and change nothing" in told
-    lock = FileSite(opts).lock_path(JOB_RECORDER)
+    lock = lock_of(opts, JOB_RECORDER)
     with single_holder(lock):
         lock.write_bytes(Leader(17, "root", "here", "0.0.1").as_line())  # another version, which is not asked
         for limits, function in ((MINION, "job_recorder.stats"), (user([]), "job_recorder.test_notice")):

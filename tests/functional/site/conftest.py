@@ -6,10 +6,13 @@ import uuid
 
 import pytest
 
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import site_of
 from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.functional.cache_servers import masters_key
 from tests.worlds.site import Disk, MemorySite
+
+#: The options of masters that work as one.
+SHARED = {"saltext_jobs_site": "postgresql", "master_job_cache": "salt_cache", "cache": "postgresql"}
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "memory"])
@@ -21,7 +24,7 @@ def form(request):
 def sites(form, tmp_path, request):
     """The site as two of its masters see it."""
     if form == "sqlite":
-        return [FileSite({"cachedir": str(tmp_path), "id": name}) for name in ("a", "b")]
+        return [site_of({"cachedir": str(tmp_path), "id": name}) for name in ("a", "b")]
     if form == "memory":
         disk = Disk()
         return [MemorySite(name, disk) for name in ("a", "b")]
@@ -30,13 +33,11 @@ def sites(form, tmp_path, request):
 
 def postgresql_sites(tmp_path, servers):
     """Two masters with cachedirs of their own, and one new database."""
-    from saltext.jobs.core.postgresql.site import PostgresqlSite
-
     options = servers("postgresql").make_database(f"site{uuid.uuid4().hex[:12]}")
     masters = [
         {**options, **masters_key(tmp_path), "cachedir": str(tmp_path / name), "id": name} for name in ("a", "b")
     ]
-    return [PostgresqlSite(opts) for opts in masters]
+    return [site_of({**opts, **SHARED}) for opts in masters]
 
 
 def end_lease(site):

@@ -14,8 +14,8 @@ from saltext.jobs.core.boot import since_boot
 from saltext.jobs.core.ledger import batches
 from saltext.jobs.core.ledger.batches import Change, Kind
 from saltext.jobs.core.postgresql.lease import TableLease
-from saltext.jobs.core.postgresql.site import PostgresqlSite
-from saltext.jobs.core.postgresql.tables import server_of
+from saltext.jobs.core.site import site_of
+from tests.functional.site.conftest import SHARED
 
 ENGINE, JID = "batch_manager", "1"
 
@@ -41,10 +41,10 @@ def lead(site, lease):
 
 def main():
     opts, name, ttl = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-    site = PostgresqlSite({**opts, "id": name})
+    site = site_of({**opts, **SHARED, "id": name})
     site.lead(ENGINE)
     while True:
-        lease = TableLease(server_of(site.opts, is_site=True), ENGINE, name, ttl=ttl)
+        lease = TableLease(site.tables, site.tables.server, ENGINE, name, ttl=ttl)
         try:
             if lease.take():
                 tell("leads", lease.epoch, 0, since_boot())

@@ -5,18 +5,17 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.postgresql.site import PostgresqlSite
-from saltext.jobs.core.site import FileSite, site_of
+from saltext.jobs.core.site import site_of
 
 NEEDED = {"cachedir": "/x", "id": "m", "master_job_cache": "salt_cache", "cache": "postgresql"}
 
 
 def test_without_the_option_the_cachedir_is_the_site():
-    assert isinstance(site_of(NEEDED), FileSite)
+    assert site_of(NEEDED).place == "/x"
 
 
 def test_with_the_option_the_database_is_the_site():
-    assert isinstance(site_of({**NEEDED, "saltext_jobs_site": "postgresql"}), PostgresqlSite)
+    assert site_of({**NEEDED, "saltext_jobs_site": "postgresql"}).place.startswith("PostgreSQL at localhost:5432")
 
 
 @pytest.mark.parametrize(

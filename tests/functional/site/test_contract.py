@@ -74,7 +74,7 @@ class TestValues:
             meta.keep(ours, ENGINE, "paused", body, lease, durable=True)
             assert meta.get(theirs, ENGINE, "paused") == body
         assert meta.get(theirs, "job_retry", "paused") is None
-        meta.drop(ours, ENGINE, "paused", lease)
+        meta.keep(ours, ENGINE, "paused", None, lease)
         assert meta.get(theirs, ENGINE, "paused") is None
 
     def test_a_group_of_values_has_those_below_it_with_their_times(self, sites):
@@ -93,7 +93,7 @@ class TestValues:
         with pytest.raises(Superseded):
             meta.keep(ours, ENGINE, "paused", b"2", lease)
         with pytest.raises(Superseded):
-            meta.drop(ours, ENGINE, "paused", lease)
+            meta.keep(ours, ENGINE, "paused", None, lease)
         assert meta.get(theirs, ENGINE, "paused") == b"1"
 
 

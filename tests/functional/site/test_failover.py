@@ -8,10 +8,10 @@ import pytest
 
 from saltext.jobs.core.ledger import batches
 from saltext.jobs.core.ledger.batches import Change, Kind
-from saltext.jobs.core.postgresql.lease import Superseded
-from saltext.jobs.core.postgresql.site import PostgresqlSite
-from saltext.jobs.core.postgresql.tables import LEASES
+from saltext.jobs.core.postgresql.lease import LEASES, Superseded
+from saltext.jobs.core.site import site_of
 from tests.functional.cache_servers import masters_key
+from tests.functional.site.conftest import SHARED
 from tests.postgresql import PostgreSQL
 from tests.waiting import wait_for
 
@@ -42,7 +42,7 @@ def masters(primary, tmp_path):
     place = {"host": "127.0.0.1", "port": primary.port, "user": "salt", "db": "failover"}
     options = {f"postgresql.{name}": value for name, value in place.items()}
     return [
-        PostgresqlSite({**options, **masters_key(tmp_path), "cachedir": str(tmp_path / name), "id": name})
+        site_of({**options, **SHARED, **masters_key(tmp_path), "cachedir": str(tmp_path / name), "id": name})
         for name in "ab"
     ]
 

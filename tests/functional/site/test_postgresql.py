@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import resource
@@ -10,7 +11,6 @@ import threading
 import pytest
 
 from saltext.jobs.core.engine.requests import new_id
-from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger import meta
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log.records import Returned
@@ -18,11 +18,12 @@ from saltext.jobs.core.options.postgresql import read_cache_options
 from saltext.jobs.core.postgresql import lease as leases
 from saltext.jobs.core.postgresql.connections import Connections
 from saltext.jobs.core.postgresql.lease import TTL, Superseded, TableLease
-from saltext.jobs.core.postgresql.site import PostgresqlSite
 from saltext.jobs.core.postgresql.tables import FORMAT
 from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.site import site_of
 from tests.functional.cache_servers import masters_key
 from tests.functional.retry.records import JID, changes, record_of, snapshot_of
+from tests.functional.site.conftest import SHARED
 from tests.waiting import SOON, stretched, wait_for
 
 ENGINE = "batch_manager"
@@ -40,12 +41,12 @@ class Clock:
 @pytest.fixture
 def options(cache_servers, tmp_path):
     made = cache_servers("postgresql").make_database(f"lease{os.path.basename(tmp_path).replace('-', '')}"[:50].lower())
-    return {**made, **masters_key(tmp_path), "cachedir": str(tmp_path / "a"), "id": "a"}
+    return {**made, **masters_key(tmp_path), **SHARED, "cachedir": str(tmp_path / "a"), "id": "a"}
 
 
 @pytest.fixture
 def site(options):
-    return PostgresqlSite(options)
+    return site_of(options)
 
 
 @pytest.fixture
@@ -56,15 +57,19 @@ def server(options, site):
     opened.end()
 
 
+def lease_of(site, master, **more):
+    return TableLease(site.tables, site.tables.server, ENGINE, master, **more)
+
+
 def ended(server, engine=ENGINE):
     """Have a lease end, as after seconds in which it was not renewed."""
     query = f"UPDATE {leases.LEASES} SET until = clock_timestamp() - interval '1 second' WHERE engine = %s"
     server.run(lambda connection: connection.execute(query.encode(), (engine,)))
 
 
-def test_a_leader_publishes_until_some_seconds_before_its_lease_ends(server):
+def test_a_leader_publishes_until_some_seconds_before_its_lease_ends(site, server):
     clock = Clock()
-    lease = TableLease(server, ENGINE, "a", clock=clock)
+    lease = lease_of(site, "a", clock=clock)
     began = clock.now
     assert lease.take()
     try:
@@ -79,9 +84,9 @@ def test_a_leader_publishes_until_some_seconds_before_its_lease_ends(server):
         lease.release()
 
 
-def test_a_lease_is_renewed_by_itself(server):
+def test_a_lease_is_renewed_by_itself(site, server):
     clock = Clock()
-    lease = TableLease(server, ENGINE, "a", clock=clock)
+    lease = lease_of(site, "a", clock=clock)
     assert lease.take()
     try:
         clock.now += TTL * 2 / 3
@@ -98,36 +103,34 @@ def test_a_lease_is_renewed_by_itself(server):
         lease.release()
 
 
-def test_a_leader_whose_lease_has_ended_is_told(server):
+def test_a_leader_whose_lease_has_ended_is_told(site, server):
     told = threading.Event()
-    lease = TableLease(server, ENGINE, "a")
+    lease = lease_of(site, "a")
     lease.on_lost = told.set
     assert lease.take()
     ended(server)
     assert told.wait(stretched(SOON))
     with pytest.raises(Superseded):
         lease.check()
-    other = TableLease(server, ENGINE, "b")
+    other = lease_of(site, "b")
     assert other.take()
     lease.release()  # which is not the other's
     other.check()
-    assert not TableLease(server, ENGINE, "c").take()
+    assert not lease_of(site, "c").take()
     other.release()
 
 
-def test_a_transaction_of_the_leader_delays_a_takeover(server):
-    lease, other, order = TableLease(server, ENGINE, "a"), TableLease(server, ENGINE, "b"), []
+def test_a_transaction_of_the_leader_delays_a_takeover(site, server):
+    lease, other, order = lease_of(site, "a"), lease_of(site, "b"), []
     assert lease.take()
     taker = threading.Thread(target=lambda: (other.take(), order.append("taken")))
 
-    def work(connection):
-        with connection.transaction():
-            lease.renewed(connection)
-            taker.start()
-            taker.join(1)
-            order.append("written")
+    def work():
+        taker.start()
+        taker.join(1)
+        order.append("written")
 
-    server.run(work)
+    site.tables.together(work, lease)
     taker.join(stretched(SOON))
     assert order == ["written", "taken"]
     assert other.epoch == 0  # since the lease was renewed by then
@@ -135,27 +138,28 @@ def test_a_transaction_of_the_leader_delays_a_takeover(server):
 
 
 def test_a_takeover_succeeds_even_if_the_leader_is_frozen_within_a_transaction(options, site):
-    impatient = Connections(read_cache_options({**options, "postgresql.timeout": 1}), lambda connection: None)
-    lease, other = TableLease(impatient, ENGINE, "a", ttl=1.0), TableLease(impatient, ENGINE, "b")
+    impatient = site_of({**options, "postgresql.timeout": 1})
+    lease, other = lease_of(impatient, "a", ttl=1.0), lease_of(impatient, "b")
 
     def taken():
         with contextlib.suppress(OSError):  # it waits no longer for the other one's transaction
             return other.take()
 
-    def work(connection):
-        with connection.transaction():
-            lease.renewed(connection)
-            wait_for(taken, what="the other one leads")  # the server hears nothing meanwhile, as from a frozen process
+    def work():
+        # the server hears nothing meanwhile, as from a frozen process
+        wait_for(lambda: pool.submit(taken).result(), what="the other one leads")
 
     assert not site.lead(ENGINE) and lease.take()
-    with pytest.raises(StateError, match="idle-in-transaction timeout"):
-        impatient.run(work)
+    with (
+        concurrent.futures.ThreadPoolExecutor() as pool,
+        pytest.raises(OSError, match="the lease of the batch_manager engine is over"),
+    ):
+        impatient.tables.together(work, lease)
     other.check()
     with pytest.raises(OSError, match="the lease of the batch_manager engine"):
         lease.check()
     for each in (lease, other):
         each.release()
-    impatient.end()
 
 
 @pytest.fixture
@@ -214,13 +218,13 @@ def test_a_database_of_another_site_is_refused(cache_servers, options, site):
     site.lead(ENGINE)
     other = cache_servers("postgresql").make_database("othersite")
     with pytest.raises(OSError, match=r"another site's; .*remove .*/saltext_jobs/site"):
-        PostgresqlSite({**options, **other}).lead(ENGINE)
+        site_of({**options, **other}).lead(ENGINE)
 
 
 def test_tables_of_another_format_are_refused(site, server):
     server.run(lambda connection: connection.execute("UPDATE saltext_jobs_site SET number = 99"))
     with pytest.raises(OSError, match=rf"is of format 99, .* knows {FORMAT}: install the version"):
-        PostgresqlSite({**site.opts, "cachedir": f"{site.opts['cachedir']}2"}).lease(ENGINE).take()
+        site_of({**site.opts, "cachedir": f"{site.opts['cachedir']}2"}).lease(ENGINE).take()
 
 
 def test_only_the_leader_writes_the_records_of_the_queue(site, server):

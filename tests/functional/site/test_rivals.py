@@ -13,9 +13,10 @@ import time
 import pytest
 
 from saltext.jobs.core.ledger import batches
-from saltext.jobs.core.postgresql.site import PostgresqlSite
+from saltext.jobs.core.site import site_of
 from tests.faults import freeze, thaw
 from tests.functional.cache_servers import masters_key
+from tests.functional.site.conftest import SHARED
 from tests.functional.site.rival import JID
 from tests.waiting import wait_for
 
@@ -108,7 +109,7 @@ def test_two_masters_never_lead_at_once_and_nothing_confirmed_is_lost(rivals, ca
     ends = {epoch: at for (epoch, _), (_, at) in itertools.pairwise(leads)}
     assert all(float(at) < ends.get(epoch, float("inf")) for epoch, _, at in rivals.told("published"))
 
-    site = PostgresqlSite({**rivals.options, "cachedir": str(tmp_path / "a"), "id": "a"})
+    site = site_of({**rivals.options, **SHARED, "cachedir": str(tmp_path / "a"), "id": "a"})
     _, _, found = batches.read(site.tables, JID)
     numbers = sorted(map(int, found))
     epochs = [int(found[f"{number:09}"]) for number in numbers]

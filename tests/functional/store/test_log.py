@@ -13,7 +13,7 @@ from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
 from saltext.jobs.core.master.passes import pass_for
 from saltext.jobs.core.retry import facts as retry_facts
 from saltext.jobs.core.retry.reader import of_record
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import site_of
 from tests.functional.options import options_in
 
 JID = "20261123000000000000"
@@ -44,7 +44,7 @@ def job_cache(opts):
 
 @pytest.fixture
 def reader(opts):
-    return FileSite(opts).log()
+    return site_of(opts).log()
 
 
 @pytest.fixture

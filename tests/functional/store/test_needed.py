@@ -9,7 +9,7 @@ import pathlib
 import pytest
 import salt.loader
 
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import site_of
 from tests.functional.options import options_in
 
 JID = "20160516000000000000"
@@ -28,7 +28,7 @@ def job_cache(opts):
 @pytest.fixture
 def database(opts):
     """Something in the place of the database, so that nothing can be looked up as long as it is there."""
-    path = pathlib.Path(FileSite(opts).tables.place)
+    path = pathlib.Path(site_of(opts).tables.place)
     path.parent.mkdir(parents=True)
     path.symlink_to(path.name)
     return path

@@ -14,7 +14,7 @@ from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.passes import pass_for
 from saltext.jobs.core.retry.reader import JobReader
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import site_of
 from saltext.jobs.core.store.drivers import Driver
 from tests.functional.cache_servers import cache_servers  # noqa: F401
 from tests.functional.options import options_in
@@ -57,7 +57,7 @@ def test_a_job_its_returns_and_an_answer_are_known_while_redis_is_away(tmp_path,
     pathlib.Path(opts["cachedir"], f".{opts['user']}_key").write_text("the key for local clients")
     utils = salt.loader.utils(opts)
     master = salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=utils))
-    returns = Returns(FileSite(opts).tables, JobCache(opts))
+    returns = Returns(site_of(opts).tables, JobCache(opts))
     redis.stop()
     jid = master["salt_cache.prep_jid"]()
     for call, arguments in (("save_load", (jid, {**LOAD, "jid": jid}, ["a", "b"])), ("returner", None)):

@@ -17,7 +17,7 @@ import salt.cache
 
 from saltext.jobs.core.ledger import outbox
 from saltext.jobs.core.recorder.reading import reader_of
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import site_of
 from tests.integration.conftest import ask_runner, minions, salt_cli
 from tests.integration.job_recorder.conftest import make_recorder_master
 from tests.missing import missing
@@ -211,7 +211,7 @@ def test_a_full_disk_below_the_log_loses_nothing_that_the_job_cache_has(salt_fac
     daemon = make_recorder_master(salt_factories, ["pgjsonb"], **postgresql.options)
     folder = pathlib.Path(daemon.config["cachedir"]) / "saltext_jobs"
     folder.mkdir(parents=True)
-    undo, tables = full_disk(folder), FileSite(daemon.config).tables
+    undo, tables = full_disk(folder), site_of(daemon.config).tables
     try:
         with daemon.started(), contextlib.closing(Load(daemon.config)) as load:
             wait_for(lambda: outbox.place_of(tables, reader_of("pgjsonb")), what="the engine")

@@ -8,7 +8,7 @@ import pytest
 
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import site_of
 from tests.integration.conftest import ask_runner
 from tests.integration.faults import CountedJob, EngineProcess, outlived
 from tests.integration.job_retry.desk import retry_master
@@ -28,7 +28,7 @@ def engine(master, tmp_path):
     try:
         # From the first cursor on, an engine that starts finds what was published before.
         process.start()
-        wait_for(lambda: RetryStore(FileSite(master.config).tables).cursor(), what="the first cursor")
+        wait_for(lambda: RetryStore(site_of(master.config).tables).cursor(), what="the first cursor")
         process.kill()
         yield process
     finally:

@@ -21,7 +21,7 @@ from saltext.jobs.core.log.records import Returned, publish_of, return_of
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import BatchSettings
-from saltext.jobs.core.site import FileSite
+from saltext.jobs.core.site import site_of
 from tests.unit.batch.bench import BEGIN, spec
 from tests.virtual_loop import VirtualLoop
 
@@ -337,7 +337,7 @@ class ShellBench:
         self.virtual = VirtualLoop()
         self.clock = Clock(BEGIN, self.virtual.steady)
         self.opts = {"cachedir": str(root), "id": "bench_master", "hash_type": "sha256"}
-        self.site = FileSite(self.opts)
+        self.site = site_of(self.opts)
         self.store, self.reader = store(self.opts), BatchStore(self.opts)  # of the engine, and of a runner
         self.settings, self.interval = BatchSettings(**settings), interval
         self.inbox = FakeInbox()
