@@ -21,7 +21,7 @@ import salt.utils.job
 import salt.utils.minions
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core import compat, lines
+from saltext.jobs.core import compat, lines, users
 from saltext.jobs.core.banks import ENDTIMES, LOADS
 
 # The options of the calling loader. All loaders of a process share the globals that they write into this module.
@@ -226,7 +226,7 @@ def _publish(store: Store, key: str, clear_load: dict[str, Any], minions: Iterab
     origin, is_fresh = store.published_for(jid)
     if is_own := isinstance(clear_load, OwnLoad):
         is_fresh = clear_load.is_first
-    unlimited = _never_unlimited if who and who.kind in (identity.TOKEN, identity.PASSWORD) else _is_unlimited
+    unlimited = _never_unlimited if who and who.kind in (users.TOKEN, users.PASSWORD) else _is_unlimited
     is_limited = records.is_limited(load, unlimited)
     record = publish_of(jid, load, named, origin, not is_own, is_fresh, is_limited)
     if store.log is not None and not record.listed:
@@ -273,7 +273,7 @@ def _look_at_several(store: Store, load: Mapping[str, Any], minions: list[str]) 
         )
 
 
-def _as_published(load: dict[str, Any]) -> tuple[dict[str, Any], identity.Identity | None]:
+def _as_published(load: dict[str, Any]) -> tuple[dict[str, Any], users.Identity | None]:
     """
     Return a load without its secrets and with its publisher's identity, as Salt has authenticated it; and that identity.
 
@@ -284,9 +284,9 @@ def _as_published(load: dict[str, Any]) -> tuple[dict[str, Any], identity.Identi
     if isinstance(load, OwnLoad):
         return kept, None
     who = identity.of_publish()
-    kept.pop(identity.WHO, None)
+    kept.pop(users.WHO, None)
     kept.pop(BATCH_MARK, None)
-    return (kept, None) if who is None else ({**kept, identity.WHO: who.as_record()}, who)
+    return (kept, None) if who is None else ({**kept, users.WHO: who.as_record()}, who)
 
 
 def _never_unlimited(_user: str) -> bool:

@@ -117,7 +117,7 @@ def show(minion: object, jid: object) -> dict[str, Any]:
         sees = caller.sees_arguments(who, load)
         return {
             **_row(entry, snapshot, _waiting()),
-            "asked_for_by": entry.asker.user if entry.asker else None,
+            "asked_for_by": entry.asker.name if entry.asker else None,
             "arg": shown(load.get("arg")) if sees else [HIDDEN],
             "tgt": load.get("tgt"),
             "tgt_type": load.get("tgt_type"),
@@ -433,13 +433,11 @@ def _caller() -> caller.Caller:
 def _ask(request: dict[str, Any], who: caller.Caller | None = None, keep: bool = True) -> Any:
     from saltext.jobs.core.engine import requests
     from saltext.jobs.core.master import caller
-    from saltext.jobs.core.master.access import LOCAL
 
     who = who or _caller()
     caller.require_no_peer(who)
     if request["do"] in ("enqueue", "retry"):
-        source = who.eauth if who.account else LOCAL
-        request["asker"] = [who.account or who.name, source, who.grants is not None]
+        request["asker"] = who.owner()
     return requests.ask(__opts__, JOB_RETRY, {**request, "user": who.name}, keep=keep)
 
 

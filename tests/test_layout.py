@@ -32,6 +32,7 @@ BASE = {
     "options",
     "loader",
     "reasons",
+    "users",
     "version",
     "windows",
 }
@@ -52,6 +53,7 @@ MAY_IMPORT = {
     "metrics": set(),
     "reasons": set(),
     "options": {"errors", "ids", "windows"},
+    "users": set(),
     "version": set(),
     "windows": {"errors"},
     "display": set(),
@@ -132,6 +134,7 @@ VALUES = {
     "metrics",
     "options",
     "reasons",
+    "users",
     "windows",
 }
 #: What has a clock, a loop, a disk or a network.

@@ -21,9 +21,9 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.engine.returns import Returns, is_fed
 from saltext.jobs.core.errors import JobCacheError, Refused, StateError
 from saltext.jobs.core.ledger.batches import Kind
-from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.site import site_of
+from saltext.jobs.core.users import WHO
 
 log = lines.logger(__name__)
 

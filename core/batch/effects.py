@@ -29,10 +29,10 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.master import events, once
-from saltext.jobs.core.master.identity import WHO
 from saltext.jobs.core.master.job_cache import BATCH_MARK
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.options.kinds import WINDOW
+from saltext.jobs.core.users import WHO
 
 log = lines.logger(__name__)
 

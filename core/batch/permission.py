@@ -22,10 +22,10 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.grouping import parse_by
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.caller import Caller, groups_of, names_of, require_no_peer, require_right
-from saltext.jobs.core.master.identity import MASTER, PEER_RUN, Identity
 from saltext.jobs.core.master.jobs import minions_of as job_minions
 from saltext.jobs.core.options import engine_options, kinds, read_settings
 from saltext.jobs.core.options.engines import BatchSettings
+from saltext.jobs.core.users import MASTER, PEER_RUN, Identity
 
 #: Salt's own default of token_expire, in seconds.
 _TOKEN_EXPIRE = 43200.0
@@ -89,7 +89,7 @@ class Permission:
         lists = None if who is None or who.kind in (MASTER, PEER_RUN) else self._access.lists_of(who)
         if who is None or lists is None:
             return dict(spec.on_behalf)
-        named = {"name": who.name, "account": "", "eauth": "", "who": dict(spec.owner)}
+        named = {"name": who.name, "who": dict(spec.owner)}
         return {**named, **spec.on_behalf, "grants": lists}
 
 

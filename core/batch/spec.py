@@ -30,7 +30,7 @@ class Spec:
     * ``groups``: the name of each group and its count of minions, in order; empty without groups.
     * ``group_failures_allowed``: the budget of each group, if ``max_failures`` is a percentage.
     * ``check``: ``kind`` (function, runner or approve), ``fun``, ``arg`` and ``kwargs``; empty if nothing is checked.
-    * ``owner``: the user that Salt authenticated (``master.identity.Identity``); empty if none was kept.
+    * ``owner``: the user that Salt authenticated (``users.Identity``); empty if none was kept.
     * ``on_behalf``: the limits of a runner function that the batch calls (``master.caller.Caller.limits``); empty for none.
     * ``approve_by``: the users and, after a ``%``, the groups that may approve; empty for anyone who may run the job.
     """

@@ -17,16 +17,12 @@ import salt.auth
 import salt.utils.master
 import salt.utils.minions
 
-from saltext.jobs.core.master.identity import ABOVE, KEY, MASTER, PASSWORD, PEER, SUDO, TOKEN, WHO, Identity
+from saltext.jobs.core.users import ABOVE, KEY, MASTER, PASSWORD, PEER, SUDO, TOKEN, WHO, Identity
 
 #: The prefix by which ``salt`` names a user who came by sudo.
 _SUDO = "sudo_"
 #: How many of several functions are named, and most characters of each.
 _MOST, _LONGEST = 5, 100
-#: In place of an eauth backend: the lists of publisher_acl.
-LOCAL = "publisher_acl"
-#: The same for a token whose backend is not known.
-NOT_KNOWN = "?"
 
 
 def calls_of(load: Mapping[str, Any]) -> list[tuple[Any, Any]]:
@@ -58,14 +54,6 @@ class Standing:
 
     denied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     unsure: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-def _fails(function: Any, user: str) -> bool:
-    try:
-        function(user)
-    except Exception:  # a module may raise any exception of its client library
-        return True
-    return False
 
 
 class _Checks(salt.utils.minions.CkMinions):  # type: ignore[misc]
@@ -162,23 +150,6 @@ class Access:
     def _publisher_list(self, name: str) -> list[Any]:
         return list(salt.utils.master.get_values_of_matching_keys(self._opts.get("publisher_acl") or {}, name))
 
-    def of_asker(self, user: str, eauth: str, load: Mapping[str, Any], minions: Iterable[str]) -> Standing:
-        """
-        Return the ``minions`` to which a limited user who asked for a job by hand may not publish it now.
-
-        :param user: the name in Salt's lists.
-        :param eauth: the backend with these lists, or ``LOCAL`` for publisher_acl; several, joined by commas, if a
-            token may belong to any of them; or ``NOT_KNOWN``.
-        :raises Exception: as ``of_publisher``.
-        """
-        if eauth != LOCAL:
-            who = Identity(TOKEN, user, () if eauth == NOT_KNOWN else tuple(eauth.split(",")))
-        elif user.startswith(_SUDO):
-            who = Identity(SUDO, user[len(_SUDO) :])
-        else:
-            who = Identity(KEY, user)
-        return self.of_identity(who, load, minions)
-
     def _standing(
         self,
         user: str,
@@ -212,8 +183,11 @@ class Access:
             return ""
         modules, needs = self._loaded()[0].auth, f"eauth {system} tells it with the password only"
         lists, groups = f"{self._opts.get('eauth_acl_module') or system}.acl", f"{system}.groups"
-        if lists in modules and _fails(modules[lists], user):
-            return needs
+        if lists in modules:
+            try:
+                modules[lists](user)
+            except Exception:  # a module may raise any exception of its client library
+                return needs
         if groups not in modules or not any(str(name).endswith("%") for name in config):
             return "" if f"{system}.auth" in modules else f"eauth {system} cannot be used here"
         if system == "ldap" and self._opts.get("auth.ldap.binddn") and self._opts.get("auth.ldap.bindpw"):

@@ -21,12 +21,10 @@ It must never treat a call of unknown origin as the master's own: such a call is
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import salt.acl
@@ -39,14 +37,15 @@ import salt.utils.user
 from saltext.jobs.core.compat import matched_minions, minion_keys
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master import identity
-from saltext.jobs.core.master.access import NOT_KNOWN, Access
-from saltext.jobs.core.master.identity import Identity, codes, frames_of_all_threads
+from saltext.jobs.core.master.access import Access
+from saltext.jobs.core.master.identity import codes, frames_of_all_threads
+from saltext.jobs.core.users import KEY, MASTER, PASSWORD, PEER_RUN, SUDO, TOKEN, WHO, Identity, are_one
 
 #: Names with a meaning to Salt or this extension. An API user of such a name is shown as ``<backend>:<name>``, or as
 #: ``token:<name>`` if the backend is uncertain.
 _RESERVED = ("", "root", "UNKNOWN", "Reactor")
 #: The kinds of identities that are users of this machine.
-_LOCAL = (identity.MASTER, identity.SUDO, identity.KEY)
+_LOCAL = (MASTER, SUDO, KEY)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,30 +54,25 @@ class Caller:
     Who asks.
 
     * ``grants``: the access list that limits the caller; None for a caller without limit.
-    * ``peer``: whether the caller is a minion.
-    * ``account``: the API user's name in Salt's lists.
-    * ``eauth``: the API user's backend; several, joined by commas, if a token may belong to any of them; ``NOT_KNOWN`` if
-      it is not known.
     * ``who``: what is recorded, so that the rights can be checked again.
     """
 
     name: str
     grants: tuple[Any, ...] | None = None
-    peer: bool = False
-    account: str = ""
-    eauth: str = ""
     who: Identity | None = dataclasses.field(default=None, compare=False)
 
+    @property
+    def peer(self) -> bool:
+        """Whether the caller is a minion."""
+        return self.who is not None and self.who.kind == PEER_RUN
+
     def owner(self) -> dict[str, Any]:
-        """Return what a batch records of the caller, in plain values; empty if Salt did not tell."""
+        """Return what batches and the retry queue record of the caller, in plain values; empty if Salt did not tell."""
         return {} if self.who is None else self.who.as_record()
 
     def limits(self) -> dict[str, Any]:
         """Return the argument of ``act_for``, in plain values; empty for a caller without limit."""
-        if self.grants is None:
-            return {}
-        names = {"name": self.name, "account": self.account, "eauth": self.eauth, "who": self.owner()}
-        return {**names, "grants": list(self.grants)}
+        return {} if self.grants is None else {"name": self.name, "who": self.owner(), "grants": list(self.grants)}
 
 
 class _Process:
@@ -89,8 +83,7 @@ class _Process:
 
 def act_for(limits: Mapping[str, Any]) -> None:
     """Apply these limits to everything that this process calls from now on."""
-    who = Identity.from_record(limits.get("who"))
-    _Process.acts_for = Caller(**{**limits, "grants": tuple(limits["grants"]), "who": who})
+    _Process.acts_for = Caller(limits["name"], tuple(limits["grants"]), Identity.from_record(limits["who"]))
 
 
 def caller(opts: Mapping[str, Any], user: str | None) -> Caller:
@@ -108,7 +101,7 @@ def caller(opts: Mapping[str, Any], user: str | None) -> Caller:
         code = frame.f_code
         if code in codes("salt.daemons.masterapi", "RemoteFuncs", "minion_runner"):
             minion = str(frame.f_locals["load"]["id"])
-            return Caller(minion, (), peer=True, who=Identity(identity.PEER_RUN, minion, (), time.time()))
+            return Caller(minion, (), identity.known_now(PEER_RUN, minion))
         if code in codes("salt.master", "ClearFuncs", "runner", "_sync_runner"):
             return _authenticated(opts, frame.f_locals)
         remote = remote or code is salt.client.mixins.AsyncClientMixin._proc_function.__func__.__code__
@@ -117,9 +110,10 @@ def caller(opts: Mapping[str, Any], user: str | None) -> Caller:
         raise Refused("Refused, because it is not known who asks")
     name = user if user not in (None, "", "UNKNOWN") else salt.utils.user.get_specific_user()
     if _in_master():
-        return Caller(str(name), who=Identity(identity.MASTER, str(name), (), time.time()))
+        return Caller(str(name), who=identity.known_now(MASTER, str(name)))
+    # outside the master: a user who may write the master's files, or who came by sudo
     grants = Access(opts).sudo_grants(str(name))
-    return Caller(str(name), None if grants is None else tuple(grants), who=identity.of_command_line(str(name)))
+    return Caller(str(name), None if grants is None else tuple(grants), identity.of_local(MASTER, str(name)))
 
 
 def require_right(
@@ -144,7 +138,7 @@ def require_right(
         return
     # Salt checks the user of a publish in the same way; for an API user, it checks the user that runs salt-api.
     barred = salt.acl.PublisherACL(opts.get("publisher_acl_blacklist") or {})
-    if not who.account and barred.user_is_blacklisted(who.name):
+    if (who.who is None or who.who.kind not in (TOKEN, PASSWORD)) and barred.user_is_blacklisted(who.name):
         raise Refused(f"{who.name} may not publish anything: publisher_acl_blacklist names that user")
     wanted = list(minions)
     if not wanted or Access(opts).denied(who.grants, load, wanted):
@@ -156,10 +150,10 @@ def sees_arguments(who: Caller, load: Mapping[str, Any]) -> bool:
     if who.grants is None:
         return True
     try:
-        owner = Identity.from_record(load.get(identity.WHO))
+        owner = Identity.from_record(load.get(WHO))
     except ValueError:
         owner = None
-    return owner is not None and who.who is not None and identity.are_one(owner, who.who)
+    return owner is not None and who.who is not None and are_one(owner, who.who)
 
 
 def sight(opts: Mapping[str, Any], user: str | None) -> Callable[[Mapping[str, Any]], bool]:
@@ -170,34 +164,34 @@ def sight(opts: Mapping[str, Any], user: str | None) -> Callable[[Mapping[str, A
         return lambda _load: False
 
 
-def minions_to_ask(
-    opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, fun: str, arg: Iterable[Any] = ()
-) -> list[str]:
+def ask(
+    opts: Mapping[str, Any],
+    who: Caller,
+    tgt: Any,
+    tgt_type: str,
+    fun: str,
+    arg: Iterable[Any] = (),
+    **options: Any,
+) -> tuple[list[str], Mapping[str, Any]]:
     """
-    Return the minions that a target matches, if the caller may ask them all. Blocks.
+    Ask the minions that a target matches, if the caller may ask them all. Blocks.
+
+    They are asked by name: minions match a target themselves, so with a target, minions that the caller may not ask might
+    answer.
 
     :param fun: the function that asks, and its arguments.
-    :raises Refused: when ``who`` may not ask them, or the target matches no minion.
+    :param options: further arguments of ``LocalClient.cmd``.
+    :return: the minions, and their answers as Salt's client returns them.
+    :raises Refused: when ``who`` may not ask them, when the target matches no minion, or the master publishes nothing.
     """
     matched = matched_minions(opts, tgt, tgt_type)
     named_as = f"all that the target {tgt!r} of type {tgt_type!r} matches"
     require_right(opts, who, {"fun": fun, "arg": list(arg)}, matched or minion_keys(opts)[0], named_as)
     if not matched:
         raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
-    return matched
-
-
-@contextlib.contextmanager
-def asking(opts: Mapping[str, Any]) -> Iterator[Any]:
-    """
-    Yield Salt's client. Use it to ask minions by name: minions match a target themselves, so with a target, minions
-    that the caller may not ask might answer.
-
-    :raises Refused: when the master publishes nothing.
-    """
     try:
         with salt.client.get_local_client(mopts=dict(opts)) as client:
-            yield client
+            return matched, client.cmd(matched, fun, list(arg), tgt_type="list", **options) or {}
     except salt.exceptions.SaltException as exc:
         raise Refused(f"The minions cannot be asked: {exc}") from exc
 
@@ -255,10 +249,9 @@ def _authenticated(opts: Mapping[str, Any], found: Mapping[str, Any]) -> Caller:
     if found["auth_type"] == "user":
         # By key file. Salt has a list for a user of publisher_acl, and none for the master's own user.
         return Caller(name, grants or None, who=who)
-    account, eauth = name, ",".join(who.backends) or NOT_KNOWN
     if name in _RESERVED or name.startswith("sudo_") or name == opts.get("user"):
-        name = f"{eauth if len(who.backends) == 1 else found['auth_type']}:{name}"
-    return Caller(name, grants, account=account, eauth=eauth, who=who)
+        name = f"{who.backends[0] if len(who.backends) == 1 else found['auth_type']}:{name}"
+    return Caller(name, grants, who)
 
 
 def _in_master() -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from saltext.jobs.core.display.command import published_words
 from saltext.jobs.core.functions import LOOKING, function_of, kind_of, retcode_of
 from saltext.jobs.core.ids import is_plain, jid_time
-from saltext.jobs.core.master.caller import Caller, asking, minions_to_ask, require_no_peer
+from saltext.jobs.core.master.caller import Caller, ask, require_no_peer
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.reasons import Reasons, text_of
 
@@ -82,7 +82,6 @@ def _of(owed: Mapping[str, str], minions: Iterable[str]) -> dict[str, str]:
 
 # -- what runs now ------------------------------------------------------------------------------------------------------
 
-_QUESTION = "saltutil.running"
 #: Most jobs of one minion that are shown.
 _MOST = 200
 #: ``{jid: fields}``: what else is known of jobs, which replaces what minions say.
@@ -100,9 +99,7 @@ def ask_what_runs(
     :raises Refused: when ``who`` may not ask them, when the target matches no minion, or the master publishes nothing.
     """
     require_no_peer(who)
-    matched = minions_to_ask(opts, who, tgt, tgt_type, _QUESTION)
-    with asking(opts) as client:
-        answers = client.cmd(matched, _QUESTION, tgt_type="list", timeout=timeout) or {}
+    matched, answers = ask(opts, who, tgt, tgt_type, "saltutil.running", timeout=timeout)
     given = {minion: answers[minion] for minion in matched if isinstance(answers.get(minion), list)}
     return given, sorted(set(matched) - given.keys())
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from saltext.jobs.core.master.caller import Caller, asking, minions_to_ask
+from saltext.jobs.core.master.caller import Caller, ask
 
 #: The executor's name. It is also the key of its answers and options.
 NAME = "job_once"
@@ -108,9 +108,6 @@ def _named(fun: Any) -> str:
 
 # -- who has it -----------------------------------------------------------------------------------------------------------
 
-#: The executor adds a record to the answer. This function is asked for alone, because a proxy runs several functions
-#: without executors.
-_QUESTION = ("saltutil.find_cached_job", ["0"])
 #: The outputter of the text that Salt's client returns for a minion that has not answered.
 _SILENT = "no_return"
 
@@ -131,10 +128,12 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
         silent (list of minions).
     :raises Refused: when ``who`` may not ask them, when the target matches no minion, or the master publishes nothing.
     """
-    matched = minions_to_ask(opts, who, tgt, tgt_type, *_QUESTION)
-    options = {"timeout": timeout, "executor_opts": {NAME: {"question": True}}}
-    with asking(opts) as client:
-        told = _answers(client.cmd(matched, *_QUESTION, tgt_type="list", full_return=True, **options))
+    options = {"timeout": timeout, "full_return": True, "executor_opts": {NAME: {"question": True}}}
+    # The executor adds a record to the answer. This function is asked for alone, because a proxy runs several functions
+    # without executors.
+    matched, answers = ask(opts, who, tgt, tgt_type, "saltutil.find_cached_job", ["0"], **options)
+    given = {minion: full for minion, full in answers.items() if isinstance(full, Mapping)}
+    told = {minion: full.get("ret") for minion, full in given.items() if full.get("out") != _SILENT}
     lacks = {minion: lack_of(answer) for minion, answer in told.items() if minion in matched}
     return {
         "asked": {"tgt": tgt, "tgt_type": tgt_type, "minions": len(matched)},
@@ -143,12 +142,6 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
         "keeps": sorted(minion for minion in lacks if lacks[minion] and _keeps_returns(told[minion])),
         "silent": sorted(set(matched) - lacks.keys()),
     }
-
-
-def _answers(returns: Any) -> dict[str, Any]:
-    """Return ``{minion: answer}`` for the minions that have answered, from what Salt's client returned."""
-    given = {minion: full for minion, full in (returns or {}).items() if isinstance(full, Mapping)}
-    return {minion: full.get("ret") for minion, full in given.items() if full.get("out") != _SILENT}
 
 
 def _keeps_returns(told: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core.master.identity import WHO
+from saltext.jobs.core.users import WHO
 
 #: Credentials. ``password``, ``token``, ``eauth_token`` and ``key`` come from users, ``tok`` and ``sig`` from minions
 #: with their returns.

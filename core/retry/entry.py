@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from saltext.jobs.core.delivery.known import Delivery, Evidence, Outcome
 from saltext.jobs.core.delivery.steps import Step
+from saltext.jobs.core.users import Identity
 
 #: Most steps of an entry's history that are kept: the first, and the newest.
 _HISTORY = 20
@@ -77,30 +78,6 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 }
 
 
-@dataclass(frozen=True)
-class Asker:
-    """
-    The user who asked by hand for a minion to get a job.
-
-    ``user``: the name in Salt's access lists. ``eauth``: the backend with these lists; empty if unknown. ``limited``: these
-    lists say what this user may do; otherwise this is the master's own user.
-    """
-
-    user: str
-    eauth: str = ""
-    limited: bool = False
-
-    @classmethod
-    def from_record(cls, record: Any) -> Asker | None:
-        """Return the user of a stored record; None if it is empty. :raises ValueError: when it is neither."""
-        if record is None:
-            return None
-        user, eauth, limited = record
-        if not isinstance(user, str) or not isinstance(eauth, str) or not isinstance(limited, bool):
-            raise ValueError("it does not name who asked for it")
-        return cls(user, eauth, limited)
-
-
 class Counts(NamedTuple):
     """
     How often an entry was tried. ``attempts``: publishes with a receipt, and the one under way. ``tries``: publishes in a
@@ -141,7 +118,7 @@ class Entry:
     counts: Counts = _UNTRIED
     delivery: Delivery | None = None
     named: bool = False
-    asker: Asker | None = None
+    asker: Identity | None = None
     wanted_at: float = 0.0
     next_at: float = 0.0  # not tried again before this time, unless the minion starts
     history: tuple[tuple[float, str, str], ...] = ()
@@ -215,7 +192,7 @@ class Entry:
             "sent_at": self.sent_at,
             "begun_at": self.begun_at,
             "named": self.named,
-            "asker": None if self.asker is None else [self.asker.user, self.asker.eauth, self.asker.limited],
+            "asker": None if self.asker is None else self.asker.as_record(),
             "wanted_at": self.wanted_at,
             "next_at": self.next_at,
         }
@@ -226,7 +203,7 @@ class Entry:
         entry = cls(minion, jid, 0.0, _finite(record["expires_at"]), "", State(record["state"]))
         entry.history = _history(tuple(map(tuple, record["history"])))
         entry.counts, entry.named = _counts(tuple(record["counts"])), bool(record["named"])
-        entry.asker, entry.wanted_at = Asker.from_record(record["asker"]), _finite(record["wanted_at"])
+        entry.asker, entry.wanted_at = Identity.from_record(record["asker"]), _finite(record["wanted_at"])
         entry.next_at, sent_at, begun_at = _finite(record["next_at"]), record["sent_at"], _finite(record["begun_at"])
         if sent_at is not None or begun_at or entry.state in UNDER_WAY:
             # The engine was not there to hear of a start.

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saltext.jobs.core.delivery.known import Evidence, Said
-from saltext.jobs.core.retry.entry import Asker, Job, Key
+from saltext.jobs.core.retry.entry import Job, Key
 from saltext.jobs.core.retry.watched import Watched
+from saltext.jobs.core.users import Identity
 
 
 class Fact:
@@ -267,7 +268,7 @@ class LookUp(Effect):
     jid: str
     minions: tuple[str, ...]
     publish: bool = False
-    askers: Mapping[str, Asker] = field(default_factory=dict)
+    askers: Mapping[str, Identity] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Iterable
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Capture
-from saltext.jobs.core.retry.entry import ENDED, TRANSITIONS, UNDER_WAY, Asker, Entry, Job, State
+from saltext.jobs.core.retry.entry import ENDED, TRANSITIONS, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.turns import Turns
+from saltext.jobs.core.users import Identity
 
 #: Seconds before keys that were not found are looked for again: as a rule, and if one of those minions seems to be there.
 _KEYS_AGAIN, _KEYS_SOON = 30.0, 0.5
@@ -37,7 +38,7 @@ class Owing:
         minions: Iterable[str],
         reason: str,
         named: bool,
-        asker: Asker | None,
+        asker: Identity | None,
         wanted_at: float = math.inf,
     ) -> int:
         """
@@ -87,7 +88,7 @@ class Owing:
         self,
         minion: str | None = None,
         jid: str | None = None,
-        asker: Asker | None = None,
+        asker: Identity | None = None,
         wanted_at: float = math.inf,
     ) -> int:
         """Make held and dead entries pending again. ``wanted_at`` as above. Returns how many."""

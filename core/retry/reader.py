@@ -21,9 +21,10 @@ from saltext.jobs.core.log.records import Published as Record
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
 from saltext.jobs.core.master.secrets import without_secrets
-from saltext.jobs.core.retry.entry import Asker, Job
+from saltext.jobs.core.retry.entry import Job
 from saltext.jobs.core.retry.facts import JobRead, KeysRead, Kill, LookedUp, Published
 from saltext.jobs.core.retry.load import is_by_id, limits_of, obstacle
+from saltext.jobs.core.users import Identity
 
 log = lines.logger(__name__)
 
@@ -96,7 +97,7 @@ class JobReader:
         minions: tuple[str, ...],
         load: Mapping[str, Any],
         publish: bool = False,
-        askers: Mapping[str, Asker] | None = None,
+        askers: Mapping[str, Identity] | None = None,
     ) -> LookedUp:
         """
         Return what became of a job; with ``publish`` also when it was published, if that was only once.
@@ -117,7 +118,7 @@ class JobReader:
         return LookedUp(jid, minions, returned, barred, denied, unsure, only=only)
 
     def _access_to(
-        self, minions: list[str], load: Mapping[str, Any], askers: Mapping[str, Asker]
+        self, minions: list[str], load: Mapping[str, Any], askers: Mapping[str, Identity]
     ) -> tuple[dict[str, str], dict[str, str]]:
         """
         Return (denied, unsure), each ``{minion: reason}``: the minions that must not get a job, and those whose access
@@ -129,9 +130,9 @@ class JobReader:
         publisher = self._access.of_publisher(load, minions)
         denied = dict(publisher.denied)
         unsure = {minion: why for minion, why in publisher.unsure.items() if minion not in askers}
-        for asker in {asker for asker in askers.values() if asker.limited}:
+        for asker in set(askers.values()):
             its = [minion for minion in minions if askers.get(minion) == asker]
-            standing = self._access.of_asker(asker.user, asker.eauth, load, its)
+            standing = self._access.of_identity(asker, load, its)
             denied.update(standing.denied)
             unsure.update(standing.unsure)
         return denied, unsure

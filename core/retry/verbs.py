@@ -15,9 +15,10 @@ from saltext.jobs.core.engine.service import Verb
 from saltext.jobs.core.errors import JobCacheError, NotYet, StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Asker, Entry, Job
+from saltext.jobs.core.retry.entry import Entry, Job
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import job_of
+from saltext.jobs.core.users import Identity
 
 log = lines.logger(__name__)
 
@@ -142,7 +143,7 @@ def _selected(request: Request) -> Given:
 def _wish(request: Request) -> Given:
     # A request of a batch has no asker: the user of the batch is the job's user. Each kill of the batch's job counts.
     wanted_at = 0.0 if request.get("batch") else request["asked_at"]
-    return {"asker": Asker.from_record(request.get("asker")), "wanted_at": wanted_at}
+    return {"asker": Identity.from_record(request.get("asker")), "wanted_at": wanted_at}
 
 
 def read_queue(ports: Ports) -> tuple[dict[str, Job], list[Entry]]:

@@ -458,7 +458,7 @@ _TABLE = (
     (
         "a load says itself who has published it",
         "returners/salt_cache.py",
-        "    kept.pop(identity.WHO, None)\n",
+        "    kept.pop(users.WHO, None)\n",
         "",
         "tests/functional/store/test_store_job.py::test_no_load_says_itself_who_has_published_it",
     ),

@@ -20,9 +20,10 @@ from saltext.jobs.core.errors import PublishFailed, SiteAway
 from saltext.jobs.core.log import records
 from saltext.jobs.core.master import events
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import ENDED, Asker, Limits, State
+from saltext.jobs.core.retry.entry import ENDED, Limits, State
 from saltext.jobs.core.retry.shell import MAINTENANCE
 from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.users import TOKEN, Identity
 from tests import many_worlds
 from tests.worlds.truth import Truth
 from tests.worlds.world import World, is_sent
@@ -171,7 +172,7 @@ class Adversary(World):
         is_open = not window or any(self._is_open(window, zone, at) for at in self._shown())
         self.must(is_open or jid in self.urged.get(minion, ()), f"{minion} gets {jid} outside its window")
         asker = self.machine.entry(minion, jid).asker
-        for user in ("publisher", asker.user if asker else "publisher"):
+        for user in ("publisher", asker.name if asker else "publisher"):
             late = self.now > self.revoked.get(user, float("inf")) + RIGHT_NOTED
             self.must(not late or user not in self.denied, f"{minion} gets {jid}, and {user} has lost the right")
 
@@ -475,13 +476,13 @@ class Adversary(World):
             self.enqueue(jid, owed, self._asker(), named=self.random.random() < 0.5)
 
     def _asker(self):
-        return Asker(self.random.choice(USERS), "pam", limited=True)
+        return Identity(TOKEN, self.random.choice(USERS), ("pam",))
 
     def do_retry(self):
         """An operator has the held and dead entries of a job tried again, whatever is known about them."""
         jid, asker = self._job(), self._asker()
         if jid:
-            self.request("retry", minion=None, jid=jid, asker=[asker.user, asker.eauth, asker.limited])
+            self.request("retry", minion=None, jid=jid, asker=asker.as_record())
 
     def do_urge(self):
         self.request("replay", minion=self.random.choice(sorted(self.minions)))
@@ -861,7 +862,7 @@ class Operators(CutOff):
     def do_retry_one(self):
         asker = self._asker()
         name = self.hands.choice(sorted(self.minions))
-        self.request("retry", minion=name, jid=None, asker=[asker.user, asker.eauth, asker.limited])
+        self.request("retry", minion=name, jid=None, asker=asker.as_record())
 
     def do_recover(self):
         """The engine takes up again what the store holds."""

@@ -557,7 +557,7 @@ class World:
 
     def enqueue(self, jid, minions, asker=None, named=True):
         """An operator queues a job by hand."""
-        user = None if asker is None else [asker.user, asker.eauth, asker.limited]
+        user = None if asker is None else asker.as_record()
         self.request("enqueue", jid=jid, minions=list(minions) if named else None, asker=user)
 
     def request(self, do, **more):
@@ -655,8 +655,8 @@ class World:
     def of_publisher(self, load, minions):
         return self._standing("publisher", minions)
 
-    def of_asker(self, user, eauth, load, minions):
-        return self._standing(user, minions)
+    def of_identity(self, who, load, minions):
+        return self._standing(who.name, minions)
 
     def _standing(self, user, minions):
         told = [

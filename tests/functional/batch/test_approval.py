@@ -15,7 +15,7 @@ from saltext.jobs.core.batch.starting import next_batch
 from saltext.jobs.core.batch.summary import summary
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import Caller
-from saltext.jobs.core.master.identity import MASTER, PASSWORD, PEER_RUN, SUDO, TOKEN, Identity
+from saltext.jobs.core.users import MASTER, PASSWORD, PEER_RUN, SUDO, TOKEN, Identity
 from tests.functional.batch.test_starting import asked_for, failed, opts  # noqa: F401 (a fixture)
 
 NOBODY = [{"web*": ["test.nothing"]}]
@@ -23,9 +23,7 @@ NOBODY = [{"web*": ["test.nothing"]}]
 
 def user(name, *backends, kind=PASSWORD, shown=None):
     """A user of the API, who may publish nothing that matters here."""
-    return Caller(
-        shown or name, tuple(NOBODY), account=name, eauth=",".join(backends), who=Identity(kind, name, backends)
-    )
+    return Caller(shown or name, tuple(NOBODY), who=Identity(kind, name, backends))
 
 
 def at_terminal(name, kind=MASTER):
@@ -66,7 +64,7 @@ def test_a_user_who_is_named_may_approve(opts, approve_by, who):  # noqa: F811
         ("root", user("root", "pam", shown="pam:root")),
         ("%anna", user("anna", "file")),
         ("%nosuchgroup", at_terminal("nosuchuser")),
-        ("anna", Caller("anna", (), peer=True, who=Identity(PEER_RUN, "anna"))),
+        ("anna", Caller("anna", (), who=Identity(PEER_RUN, "anna"))),
         ("anna", Caller("nobody")),
         ("%ops", user("%ops", "file")),
         ("%ops", at_terminal("%ops")),
@@ -97,7 +95,7 @@ def test_the_user_who_started_a_batch_may_not_approve_it_even_if_named(opts, who
 
 @pytest.mark.parametrize("name", ["Anna", "ANNA", " anna", "anna "])
 def test_the_user_who_started_a_batch_may_not_approve_it_under_another_spelling_of_their_name(opts, name):  # noqa: F811
-    starter = Caller(name, ("test.*",), account=name, eauth="ldap", who=Identity(PASSWORD, name, ("ldap",)))
+    starter = Caller(name, ("test.*",), who=Identity(PASSWORD, name, ("ldap",)))
     made = batch(opts, f"anna,bert,{name}", starter)
     with pytest.raises(Refused, match="another user has to approve it"):
         CallerRights(opts, ANNA).permit_approval(made)

@@ -8,8 +8,8 @@ import pytest
 import salt.config
 
 from saltext.jobs.core.batch.permission import Permission
-from saltext.jobs.core.master.identity import KEY, MASTER, PASSWORD, PEER_RUN, SUDO, TOKEN, Identity
 from saltext.jobs.core.options.engines import BatchSettings
+from saltext.jobs.core.users import KEY, MASTER, PASSWORD, PEER_RUN, SUDO, TOKEN, Identity
 from tests.unit.batch.bench import spec
 
 NOW = 1_000_000.0
@@ -82,7 +82,7 @@ def test_the_function_of_a_check_is_a_job_as_well(opts):
 )
 def test_the_runner_function_of_a_check_gets_the_access_list_as_it_is_now(opts, fun, reason):
     check = {"kind": "runner", "fun": fun, "arg": [], "kwargs": {}}
-    limits = {"name": "ann", "grants": ["test.*", "@runner"], "account": "ann", "eauth": "sharedsecret"}
+    limits = {"name": "ann", "grants": ["test.*", "@runner"]}
     assert lacking(opts, TOKEN, "ann", "sharedsecret", check=check, limits=limits).startswith(reason)
     owner = Identity(TOKEN, "ann", ("sharedsecret",), NOW).as_record()
     told = Permission(opts, BatchSettings()).limits(spec(owner=owner, on_behalf=limits))
@@ -96,7 +96,7 @@ def test_a_list_that_only_the_password_gives_counts_as_long_as_a_token(opts):
     assert reason == (
         "whether ann may still publish state.apply is not known: eauth restish tells it with the password only"
     )
-    limits = {"name": "ann", "grants": ["state.*"], "account": "ann", "eauth": "restish"}
+    limits = {"name": "ann", "grants": ["state.*"]}
     owner = Identity(PASSWORD, "ann", ("restish",), NOW).as_record()
     assert Permission(opts, BatchSettings()).limits(spec(owner=owner, on_behalf=limits)) == limits
 

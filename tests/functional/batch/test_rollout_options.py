@@ -12,6 +12,7 @@ from saltext.jobs.core.batch.permission import CallerRights
 from saltext.jobs.core.batch.starting import check_of, times_of
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import Caller
+from saltext.jobs.core.users import PEER_RUN, Identity
 
 ROOT = Caller("root")
 
@@ -103,7 +104,7 @@ def test_the_arguments_of_a_function_are_read_as_on_the_command_line_and_those_o
         (Caller("ann", ({"@jobs": [{"active": {"args": ["us"]}}]},)), False),
         (Caller("ann", ({"@batch": ["start"]}, ".*")), False),
         (Caller("ann", ()), False),
-        (Caller("web1", (), peer=True), False),
+        (Caller("web1", (), Identity(PEER_RUN, "web1")), False),
     ],
 )
 def test_a_runner_is_a_check_only_for_a_user_who_may_call_it(opts, who, allowed):

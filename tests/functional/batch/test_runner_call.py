@@ -9,6 +9,7 @@ import pytest
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.effects import call_runner
 from saltext.jobs.core.master.caller import Caller
+from saltext.jobs.core.users import PASSWORD, Identity
 from tests.waiting import SOON, stretched
 
 RUNNER = """
@@ -29,7 +30,7 @@ def who():
     from saltext.jobs.core.master import caller
 
     found = caller.caller(__opts__, "root")
-    return [found.name, found.grants, found.account, found.eauth]
+    return [found.name, found.grants, found.owner().get("backends")]
 
 
 def seen_by_all(*args):
@@ -77,11 +78,11 @@ def test_a_runner_is_called_with_its_arguments_as_on_a_command_line(call):
 
 
 def test_a_runner_that_is_called_for_a_user_has_the_rights_of_that_user(call):
-    anna = Caller("pam:root", ({"a*": ["test.*"]},), account="root", eauth="pam")
-    assert call("survey.who", on_behalf=anna.limits()) == (["pam:root", [{"a*": ["test.*"]}], "root", "pam"], True)
+    anna = Caller("pam:root", ({"a*": ["test.*"]},), who=Identity(PASSWORD, "root", ("pam",)))
+    assert call("survey.who", on_behalf=anna.limits()) == (["pam:root", [{"a*": ["test.*"]}], ["pam"]], True)
     nobody = Caller("bert", ())
-    assert call("survey.who", on_behalf=nobody.limits()) == (["bert", [], "", ""], True)
-    assert call("survey.who", on_behalf=Caller("root").limits()) == (["root", None, "", ""], True)
+    assert call("survey.who", on_behalf=nobody.limits()) == (["bert", [], None], True)
+    assert call("survey.who", on_behalf=Caller("root").limits()) == (["root", None, []], True)
 
 
 def test_no_other_user_of_the_machine_can_read_anything_of_a_call(call):

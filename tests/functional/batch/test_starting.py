@@ -12,7 +12,8 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch.starting import new_batch, next_batch
 from saltext.jobs.core.batch.summary import preview
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.master.caller import Caller, minions_to_ask
+from saltext.jobs.core.master.caller import Caller
+from saltext.jobs.core.users import PEER_RUN, Identity
 from tests.minion_data import know
 from tests.unit.batch.bench import Bench
 
@@ -72,7 +73,7 @@ def test_what_has_no_key_of_its_own_is_in_no_batch_though_salt_targets_it(boxes)
     targeted = salt.utils.minions.CkMinions(boxes).check_minions("web*", "glob")["minions"]
     assert {"web-box", *(["web-resource"] if compat.HAS_RESOURCES else [])} < set(targeted)
     assert asked_for(boxes, "web*").minions == ("web1", "web2")
-    assert minions_to_ask(boxes, ROOT, "web*", "glob", "test.ping") == ["web1", "web2"]
+    assert compat.matched_minions(boxes, "web*", "glob") == ["web1", "web2"]
     with pytest.raises(Refused, match="matches no accepted minion"):
         asked_for(boxes, "web-*")
 
@@ -156,13 +157,13 @@ def test_a_limited_user_chooses_no_returner_and_no_executor(opts, given):
 
 def test_a_minion_is_refused_unless_allow_peers_names_it(opts):
     with pytest.raises(Refused, match="The minion web1 may look at this"):
-        asked_for(opts, "web2", who=Caller("web1", (), peer=True))
+        asked_for(opts, "web2", who=Caller("web1", (), Identity(PEER_RUN, "web1")))
     opts["batch_manager"] = {"allow_peers": ["web1"]}
-    assert asked_for(opts, "web2", who=Caller("web1", (), peer=True)).user == "web1"
+    assert asked_for(opts, "web2", who=Caller("web1", (), Identity(PEER_RUN, "web1"))).user == "web1"
     with pytest.raises(Refused, match="The minion web2"):
-        asked_for(opts, "web1", who=Caller("web2", (), peer=True))
+        asked_for(opts, "web1", who=Caller("web2", (), Identity(PEER_RUN, "web2")))
     with pytest.raises(Refused, match="The minion web2"):  # and does not learn which minions a target matches
-        asked_for(opts, "nobody*", who=Caller("web2", (), peer=True))
+        asked_for(opts, "nobody*", who=Caller("web2", (), Identity(PEER_RUN, "web2")))
 
 
 def test_minions_whose_grains_the_master_does_not_know_are_left_out(opts):

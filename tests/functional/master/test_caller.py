@@ -11,6 +11,7 @@ from salt.client.mixins import AsyncClientMixin
 
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import Caller, caller, require_right
+from saltext.jobs.core.users import PASSWORD, Identity
 
 pytestmark = pytest.mark.story
 
@@ -77,6 +78,6 @@ def test_a_user_in_publisher_acl_blacklist_may_start_nothing(tmp_path):
     }
     load = {"fun": "test.ping", "arg": []}
     require_right(opts, Caller("anna", ("test.*",)), load, ["a1"])
-    require_right(opts, Caller("benno", ("test.*",), account="benno", eauth="pam"), load, ["a1"])
+    require_right(opts, Caller("benno", ("test.*",), who=Identity(PASSWORD, "benno", ("pam",))), load, ["a1"])
     with pytest.raises(Refused, match="benno may not publish anything: publisher_acl_blacklist"):
         require_right(opts, Caller("benno", ("test.*",)), load, ["a1"])

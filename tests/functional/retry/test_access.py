@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.master.access import Access, Standing
-from saltext.jobs.core.master.identity import ABOVE, KEY, MASTER, PASSWORD, PEER, SUDO, TOKEN, WHO, Identity
+from saltext.jobs.core.users import ABOVE, KEY, MASTER, PASSWORD, PEER, SUDO, TOKEN, WHO, Identity
 from tests.functional.retry.records import accept, load_of
 
 ACL = {"publisher_acl": {"bob": ["test.*", {"web*": ["state.apply"]}]}, "sudo_acl": True}
@@ -159,30 +159,6 @@ def test_a_server_that_is_down_denies_nothing_and_is_asked_again(backends):
     load = by(PASSWORD, "ann", "ldap")
     with pytest.raises(OSError):
         of(load, **{**backends, **BOUND, "server_is_down": True})
-
-
-@pytest.mark.parametrize(
-    "user, eauth, denied",
-    [
-        ("bob", "publisher_acl", []),
-        ("sudo_bob", "publisher_acl", []),
-        ("eve", "publisher_acl", ["web1"]),
-        ("root", "publisher_acl", ["web1"]),
-        ("bob", "pam", ["web1"]),
-        ("ann", "pam", []),
-        ("ann", "file", ["web1"]),
-        ("ann", "file,pam", ["web1"]),
-    ],
-)
-def test_the_user_who_enqueued_a_job_is_looked_up_in_their_backend_and_never_by_the_bare_name(
-    opts, user, eauth, denied
-):
-    accept(opts, "web1")
-    access = Access({**opts, **ACL, "external_auth": {"pam": {"ann": ["state.*"]}}})
-    standing = access.of_asker(user, eauth, load_of(arg=[]), ["web1"])
-    assert sorted(standing.denied) == denied
-    for reason in standing.denied.values():
-        assert reason == f"{user.removeprefix('sudo_')} may not publish state.apply to it any more"
 
 
 # -- by whom Salt had authenticated ------------------------------------------------------------------------------------

@@ -9,13 +9,13 @@ import time
 import pytest
 
 from saltext.jobs.core.engine.returns import Returns
-from saltext.jobs.core.master.identity import KEY, WHO, Identity
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import Limits
 from saltext.jobs.core.retry.facts import KeysRead, Kill
 from saltext.jobs.core.retry.load import limits_of
 from saltext.jobs.core.retry.reader import JobReader, job_of
 from saltext.jobs.core.site import site_of
+from saltext.jobs.core.users import KEY, WHO, Identity
 from tests.database import begin_another_log, database_of
 from tests.faults import no_more_files
 from tests.functional.retry.records import JID, accept, load_of, returners

@@ -11,8 +11,8 @@ from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import act_for
-from saltext.jobs.core.master.identity import MASTER, PASSWORD, PEER_RUN, TOKEN
 from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.users import MASTER, PASSWORD, PEER_RUN, TOKEN
 from tests.functional.batch.test_native_states import GOOD, write
 from tests.functional.options import options_in
 from tests.functional.retry.records import changes, queue_of, record_of, snapshot_of

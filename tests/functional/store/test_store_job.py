@@ -18,7 +18,7 @@ import salt.config
 import salt.minion
 import salt.utils.job
 
-from saltext.jobs.core.master.identity import MASTER, WHO, Identity
+from saltext.jobs.core.users import MASTER, WHO, Identity
 from tests.functional.cache_servers import free_port
 from tests.waiting import stretched
 

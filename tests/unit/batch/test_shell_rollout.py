@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from saltext.jobs.core.master.identity import WHO
+from saltext.jobs.core.users import WHO
 from tests.faults import failing_syncs
 from tests.unit.batch.bench import BEGIN
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Asker, State
+from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.users import MASTER, TOKEN, Identity
 from tests.worlds.world import PATIENCE, World
 
-ANN, ROOT = Asker("ann", "pam", limited=True), Asker("root", "publisher_acl")
+ANN, ROOT = Identity(TOKEN, "ann", ("pam",)), Identity(MASTER, "root")
 
 
 def enqueued(asker=ANN):
