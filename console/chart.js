@@ -1,17 +1,19 @@
-// One figure over the last hour, as a small line.
+// One figure over the last hour or day, as a small line.
 
 import { el, say, set, svg } from "./dom.js";
+import { duration } from "./format.js";
+import { HOUR } from "./model/series.js";
 
-const [WIDTH, HEIGHT, SPAN] = [240, 48, 3600];
+const [WIDTH, HEIGHT] = [240, 48];
 
 export class Chart {
   /**
    * @param {string} title of the figure
    * @param {(value: number) => string} read returns a value as text
+   * @param {number} span seconds that are shown
    */
-  constructor(title, read) {
-    this.title = title;
-    this.read = read;
+  constructor(title, read, span = HOUR) {
+    Object.assign(this, { title, read, span });
     this.line = svg("polyline", { class: "chart-line", points: "" });
     this.area = svg("polygon", { class: "chart-area", points: "" });
     this.now = el("span", { class: "chart-now" });
@@ -20,9 +22,9 @@ export class Chart {
     this.node = el("figure", { class: "chart" }, el("figcaption", {}, title, " ", this.now), this.image, this.range);
   }
 
-  /** Show these points, `[[Unix time, value]]`, of the hour before `now`. */
+  /** Show these points, `[[Unix time, value]]`, before `now`. */
   draw(points, now) {
-    const shown = points.filter(([at]) => at >= now - SPAN);
+    const shown = points.filter(([at]) => at >= now - this.span);
     const values = shown.map(([, value]) => value);
     const last = values.at(-1);
     say(this.now, last === undefined ? "–" : this.read(last));
@@ -33,14 +35,14 @@ export class Chart {
       return;
     }
     const top = Math.max(...values, 1e-9);
-    const place = ([at, value]) => `${(WIDTH * (1 - (now - at) / SPAN)).toFixed(1)},${(HEIGHT - 2 - (HEIGHT - 4) * Math.max(0, value) / top).toFixed(1)}`;
+    const place = ([at, value]) => `${(WIDTH * (1 - (now - at) / this.span)).toFixed(1)},${(HEIGHT - 2 - (HEIGHT - 4) * Math.max(0, value) / top).toFixed(1)}`;
     const line = shown.map(place).join(" ");
-    const [first, end] = [shown[0], shown.at(-1)].map(([at]) => (WIDTH * (1 - (now - at) / SPAN)).toFixed(1));
+    const [first, end] = [shown[0], shown.at(-1)].map(([at]) => (WIDTH * (1 - (now - at) / this.span)).toFixed(1));
     set(this.line, "points", line);
     set(this.area, "points", `${first},${HEIGHT} ${line} ${end},${HEIGHT}`);
-    const minutes = Math.round((now - shown[0][0]) / 60);
+    const time = duration(now - shown[0][0]);
     const [low, high] = [Math.min(...values), Math.max(...values)].map(this.read);
-    say(this.range, low === high ? `${low} for ${minutes} min` : `from ${low} to ${high}, in ${minutes} min`);
+    say(this.range, low === high ? `${low} for ${time}` : `from ${low} to ${high}, in ${time}`);
     set(this.image, "aria-label", `${this.title}: now ${this.read(last)}, ${this.range.textContent}`);
   }
 }

@@ -91,21 +91,28 @@ def figures_of(figures: Figures) -> dict[str, Any]:
 
 
 class History:
-    """The figures of the last hour, one set a minute, for runners and the console."""
+    """The figures of the last day, for runners and the console: a set each minute of the last hour, one a quarter before."""
 
     #: Seconds between two sets.
     INTERVAL = 60.0
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[float, dict[str, Any]]] = deque(maxlen=60)
+        self._minutes = deque[tuple[float, dict[str, Any]]]()
+        self._quarters = deque[tuple[float, dict[str, Any]]](maxlen=4 * 23)
+        self._taken = 0
 
     def take(self, now: float, figures: Figures) -> None:
         """Keep figures; ``now`` is Unix time."""
-        self._kept.append((round(now, 1), figures_of(figures)))
+        self._taken += 1
+        self._minutes.append((round(now, 1), figures_of(figures)))
+        if len(self._minutes) > 60:
+            oldest = self._minutes.popleft()
+            if self._taken % 15 == 0:
+                self._quarters.append(oldest)
 
     def told(self) -> Sequence[tuple[float, dict[str, Any]]]:
         """Return ``[(Unix time, figures)]``, oldest first, figures as ``figures_of`` gives them."""
-        return list(self._kept)
+        return [*self._quarters, *self._minutes]
 
 
 def of_bus(engine: str, bus: Any) -> Figures:

@@ -529,8 +529,9 @@ def stats() -> Any:
 @runner.verb
 def history() -> Any:
     """
-    Return the engine's figures over the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first, with the
-    figures of ``batch.stats``. They begin with the start of the engine. Refused if no engine runs.
+    Return the engine's figures over the last day: a set each minute of the last hour, and each quarter before.
+    ``[[Unix time, figures]]``, oldest first, with the figures of ``batch.stats``. They begin with the start of the engine.
+    Refused if no engine runs.
 
     CLI Example:
 

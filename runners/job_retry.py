@@ -208,8 +208,9 @@ def _metrics() -> Any:
 @runner.verb
 def history() -> Any:
     """
-    Return the engine's figures of the last hour, one set a minute: ``[[Unix time, figures]]``, oldest first. The figures are
-    the ``metrics`` of ``job_retry.stats``, and begin when the engine starts. Refused if no engine runs.
+    Return the engine's figures of the last day: a set each minute of the last hour, and each quarter before.
+    ``[[Unix time, figures]]``, oldest first. The figures are the ``metrics`` of ``job_retry.stats``, and begin when the
+    engine starts. Refused if no engine runs.
 
     CLI Example:
 

@@ -1,12 +1,14 @@
-// Figures over the last hour, as the engines keep them. Pure.
+// Figures over the last hour or day, as the engines keep them. Pure.
 
-const SPAN = 3600;
+export const [HOUR, DAY] = [3600, 24 * 3600];
 /** Most points of one series. */
 const MOST = 400;
 
 /** Values at moments, `[[Unix time, value]]`, oldest first. */
 export class Series {
-  constructor() {
+  /** @param {number} span seconds that are kept */
+  constructor(span = HOUR) {
+    this.span = span;
     this.points = [];
   }
 
@@ -15,7 +17,7 @@ export class Series {
     const last = this.points.at(-1);
     if (last && at <= last[0]) return;
     this.points.push([at, value]);
-    while (this.points.length > MOST || this.points[0][0] < at - SPAN) this.points.shift();
+    while (this.points.length > MOST || this.points[0][0] < at - this.span) this.points.shift();
   }
 
   /** The increase of a counter each minute. A step down is a restart, and gives no point. */

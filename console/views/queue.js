@@ -4,7 +4,7 @@ import { Chart } from "../chart.js";
 import { confirm, open, tell, warn } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { ago, block, count, line, many, moment, name, tempo } from "../format.js";
-import { Series, flat } from "../model/series.js";
+import { DAY, Series, flat } from "../model/series.js";
 import { PURGEABLE, Queue, STATES, gist, keyOf } from "../model/queue.js";
 import { Reader } from "../reader.js";
 import { Table, Trouble, action, badge, cell, choice, facts, field } from "./parts.js";
@@ -58,7 +58,7 @@ export class QueueView {
     this.noneChosen = el("button", { type: "button", onclick: () => { this.chosen.clear(); app.draw(); } }, "Choose none");
     this.bulk = el("div", { class: "row filter", role: "group", "aria-label": "What is chosen" }, this.chosenNote.node, this.retryChosen.node, this.cancelChosen.node, this.noneChosen);
     this.table = new Table("Entries", ["Choose", "Entry", "State", "Why it waits", "Next try", "Tries", "Owed since", ""], (item) => item.key, (item) => (item.entries ? this.groupRow(item) : this.row(item)), 200);
-    this.charts = CHARTS.map(([figure, text, counter, read]) => ({ figure, counter, series: new Series(), chart: new Chart(text, read) }));
+    this.charts = CHARTS.map(([figure, text, counter, read]) => ({ figure, counter, series: new Series(DAY), chart: new Chart(text, read, DAY) }));
     this.node = el("section", {}, this.trouble.node, this.head, this.pausedNote,
       el("div", { class: "charts" }, this.charts.map(({ chart }) => chart.node)),
       el("div", { class: "row actions" }, this.pause.node, this.resume.node, this.purge.node),
@@ -105,11 +105,11 @@ export class QueueView {
     this.app.draw();
   }
 
-  /** The curves of the last hour, as the engine keeps them; without an engine there are none. */
+  /** The curves of the last day, as the engine keeps them; without an engine there are none. */
   async readCharts() {
     const { value } = await this.app.read("job_retry.history");
     for (const one of this.charts) {
-      one.series = new Series();
+      one.series = new Series(DAY);
       for (const [at, figures] of Array.isArray(value) ? value : []) one.series.add(at, flat(figures)[one.figure]);
     }
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -40,9 +41,11 @@ def test_a_runner_shows_the_same_figures_by_name():
     }
 
 
-def test_the_figures_of_an_hour_are_kept_and_no_more():
+def test_the_figures_of_a_day_are_kept_each_minute_of_the_last_hour_and_each_quarter_before():
     history = History()
-    for minute in range(100):
+    for minute in range(2000):
         history.take(60.0 * minute, {"retry_paused": minute})
-    told = history.told()
-    assert (len(told), told[0][0], told[-1]) == (60, 2400.0, (5940.0, {"saltext_jobs_retry_paused": 99}))
+    minutes = [int(at // 60) for at, _ in history.told()]
+    assert minutes[-60:] == list(range(1940, 2000))
+    assert {later - earlier for earlier, later in itertools.pairwise(minutes[:-60])} == {15}
+    assert 1999 - minutes[0] in range(23 * 60, 24 * 60 + 15)

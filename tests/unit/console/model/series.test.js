@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Series, flat } from "../../../../console/model/series.js";
+import { DAY, Series, flat } from "../../../../console/model/series.js";
 
 test("values that come late or twice, or are no numbers, are left out", () => {
   const series = new Series();
@@ -19,6 +19,12 @@ test("an hour is kept, and no more than 400 points", () => {
   for (let at = 3602; at < 4100; at += 1) series.add(at, at);
   assert.equal(series.points.length, 400);
   assert.deepEqual(series.points.at(-1), [4099, 4099]);
+});
+
+test("a day is kept where that is wanted", () => {
+  const series = new Series(DAY);
+  for (const at of [0, 86400, 86401]) series.add(at, 1);
+  assert.deepEqual(series.points, [[86400, 1], [86401, 1]]);
 });
 
 test("the rate of a counter is its increase a minute, and a restart has none", () => {
