@@ -6,8 +6,7 @@ These are short functions; ``values.py`` does the work.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from salt.exceptions import SaltCacheError
@@ -18,6 +17,10 @@ from saltext.jobs.core.ledger import values
 from saltext.jobs.core.ledger.tables import Tables
 
 
+def _all(tables: Tables, bank: str) -> dict[str, Any]:
+    return {key: stored.loads(value) for key, value in values.items(tables, bank)}
+
+
 def functions(module: str, driver: str, tables_of: Callable[[str | None], Tables]) -> dict[str, Callable[..., Any]]:
     """
     Return the functions of a driver, by their names in its module.
@@ -26,56 +29,48 @@ def functions(module: str, driver: str, tables_of: Callable[[str | None], Tables
     :param tables_of: returns the tables, for the ``cachedir`` that Salt passes on from ``init_kwargs``.
     """
 
-    @contextlib.contextmanager
-    def errors(what: str, bank: str, key: str | None = None) -> Iterator[None]:
-        """Turn an error of the block into the one that Salt expects of a driver."""
+    def do(what: str, call: Callable[..., Any], cachedir: str | None, bank: str, *args: Any) -> Any:
+        """Return what a function of ``values.py`` returns, or raise the error that Salt expects of a driver."""
         try:
-            yield
+            return call(tables_of(cachedir), bank, *args)
         except (JobsError, OSError, ValueError, TypeError, OverflowError) as exc:
+            key = args[0] if args else None
             raise SaltCacheError(
                 f"The cache driver {driver} could not {what} bank={bank!r} key={key!r}: {exc}"
             ) from exc
 
     def store(bank: str, key: str, data: Any, cachedir: str | None = None, expires: float | None = None) -> None:
         """Store ``data``, anything that Salt's serializer takes. After ``expires`` seconds it counts as absent."""
-        with errors("store", bank, key):
-            values.store(tables_of(cachedir), bank, key, data, expires=expires or None)
+        do("store", values.store, cachedir, bank, key, data, expires or None)
 
     def fetch(bank: str, key: str, cachedir: str | None = None) -> Any:
         """Return the value; ``{}`` if there is none."""
-        with errors("fetch", bank, key):
-            return values.fetch(tables_of(cachedir), bank, key)
+        return do("fetch", values.fetch, cachedir, bank, key)
 
     def updated(bank: str, key: str, cachedir: str | None = None) -> int | None:
         """Return the Unix time of the last write, in whole seconds; None if there is no value."""
-        with errors("updated", bank, key):
-            found = values.updated(tables_of(cachedir), bank, key)
+        found = do("updated", values.updated, cachedir, bank, key)
         return None if found is None else int(found)
 
     def flush(bank: str, key: str | None = None, cachedir: str | None = None) -> bool:
         """Remove a key; without a key, the bank and everything below it. Return whether anything was removed."""
-        with errors("flush", bank, key):
-            return values.flush(tables_of(cachedir), bank, key)
+        return bool(do("flush", values.flush, cachedir, bank, key))
 
     def list_(bank: str, cachedir: str | None = None) -> list[str]:
         """Return the names of the keys and the banks in ``bank``."""
-        with errors("list", bank):
-            return values.names(tables_of(cachedir), bank)
+        return list(do("list", values.names, cachedir, bank))
 
     def list_all(bank: str, cachedir: str | None = None, include_data: bool = False) -> dict[str, Any]:
         """Return ``{key: value}`` of a bank. Values cost next to nothing, so ``include_data`` is ignored."""
-        with errors("list", bank):
-            return {key: stored.loads(value) for key, value in values.items(tables_of(cachedir), bank)}
+        return dict(do("list", _all, cachedir, bank))
 
     def contains(bank: str, key: str | None = None, cachedir: str | None = None) -> bool:
         """Tell whether the key has a value; without a key, whether the bank exists."""
-        with errors("contains", bank, key):
-            return values.contains(tables_of(cachedir), bank, key)
+        return bool(do("contains", values.contains, cachedir, bank, key))
 
     def clean_expired(bank: str, cachedir: str | None = None) -> None:
         """Remove the expired values of a bank."""
-        with errors("clean", bank):
-            values.clean_expired(tables_of(cachedir), bank)
+        do("clean", values.clean_expired, cachedir, bank)
 
     made = (store, fetch, updated, flush, list_, list_all, contains, clean_expired)
     for function in made:

@@ -7,7 +7,6 @@ nothing is stored until an operator fixes it. It must never remove or change a r
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import psycopg
@@ -28,6 +27,7 @@ _COLUMNS = {
         id bigint NOT NULL DEFAULT nextval('seq_salt_events_id'), tag varchar(255) NOT NULL, data jsonb NOT NULL,
         alter_time timestamp with time zone DEFAULT now(), master_id varchar(255) NOT NULL""",
 }
+#: What else a new table gets. ``jids`` has a primary key, and all have a unique one.
 _MORE = {
     "jids": """
         CREATE INDEX idx_jids_jsonb ON jids USING gin (load) WITH (fastupdate=on)""",
@@ -41,11 +41,12 @@ _MORE = {
         CREATE INDEX idx_salt_events_tag ON salt_events (tag);
         CREATE INDEX idx_salt_events_data ON salt_events USING gin (data) WITH (fastupdate=on)""",
 }
-_BEFORE = {"salt_events": "CREATE SEQUENCE IF NOT EXISTS seq_salt_events_id"}
+_BEFORE = {"salt_events": ("CREATE SEQUENCE IF NOT EXISTS seq_salt_events_id",)}
 
 #: The number of the advisory lock under which tables are made: several masters may start at once.
 LOCK = 7305805921
 
+_EXISTS = "SELECT to_regclass(%s) IS NOT NULL"
 _HAS_INDEX = """
     SELECT EXISTS (
         SELECT FROM pg_index AS i
@@ -66,70 +67,46 @@ def prepare(connection: psycopg.Connection[Any], table: str) -> None:
     :raises SchemaProblem: when it cannot be prepared.
     :raises psycopg.Error: for other errors of the server.
     """
+
+    def run(statement: str, *values: Any) -> Any:
+        return connection.execute(statement.encode(), values)
+
+    def is_there(query: str, *values: Any) -> bool:
+        return bool(run(query, *values).fetchone()[0])
+
+    name, key = f"saltext_jobs_{table}", ", ".join(KEYS[table])
+    # Concurrently, so that other users of the table are not held up.
+    index = f"CREATE UNIQUE INDEX CONCURRENTLY {name} ON {table} ({key})"
     try:
-        if not _exists(connection, table):
-            _create(connection, table)
-        if not _has_index(connection, table):
-            _add_index(connection, table)
+        if not is_there(_EXISTS, table):
+            with connection.transaction():
+                run("SELECT pg_advisory_xact_lock(%s)", LOCK)
+                # A new statement sees a table that another master has made meanwhile.
+                if not is_there(_EXISTS, table):
+                    for statement in (
+                        *_BEFORE.get(table, ()),
+                        f"CREATE TABLE {table} ({_COLUMNS[table]})",
+                        f"ALTER TABLE {table} ADD {'PRIMARY KEY' if table == 'jids' else 'UNIQUE'} ({key})",
+                        *_MORE[table].split(";"),
+                    ):
+                        run(statement)
+        if not is_there(_HAS_INDEX, table, sorted(KEYS[table])):
+            # An interrupted attempt leaves an invalid index, which is in the way.
+            run(f"DROP INDEX IF EXISTS {name}")
+            run(index)
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidSchemaName) as exc:
         raise SchemaProblem(
-            f"{str(exc).strip()}; make the table {table} and its index as the table's owner: {_index_of(table)}"
+            f"{str(exc).strip()}; make the table {table} and its index as the table's owner: {index}"
         ) from exc
-
-
-def _exists(connection: psycopg.Connection[Any], table: str) -> bool:
-    found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
-    return bool(found and found[0])
-
-
-def _has_index(connection: psycopg.Connection[Any], table: str) -> bool:
-    found = connection.execute(_HAS_INDEX, (table, sorted(KEYS[table]))).fetchone()
-    return bool(found and found[0])
-
-
-def _create(connection: psycopg.Connection[Any], table: str) -> None:
-    # A name that was not found stays unknown to this session until its next transaction, so another master may have
-    # made the table.
-    with contextlib.suppress(psycopg.errors.DuplicateTable), connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-        statements = [f"CREATE TABLE {table} ({_COLUMNS[table]})"]
-        if table in _BEFORE:
-            statements.insert(0, _BEFORE[table])
-        key = "PRIMARY KEY" if table == "jids" else "UNIQUE"
-        statements.append(f"ALTER TABLE {table} ADD {key} ({', '.join(KEYS[table])})")
-        for statement in (*statements, *_MORE[table].split(";")):
-            _run(connection, statement)
-
-
-def _add_index(connection: psycopg.Connection[Any], table: str) -> None:
-    # An interrupted attempt leaves an invalid index, which is in the way.
-    _run(connection, f"DROP INDEX IF EXISTS {_index_name(table)}")
-    try:
-        _run(connection, _index_of(table))
     except psycopg.errors.UniqueViolation as exc:
-        _run(connection, f"DROP INDEX IF EXISTS {_index_name(table)}")
-        keys = ", ".join(KEYS[table])
+        run(f"DROP INDEX IF EXISTS {name}")
         raise SchemaProblem(
-            f"The table {table} has several rows with the same {keys}, so a record that comes twice would not be noticed; "
+            f"The table {table} has several rows with the same {key}, so a record that comes twice would not be noticed; "
             f"nothing is stored until only one of each is left: DELETE FROM {table} AS a USING {table} AS b WHERE "
-            f"({', '.join(f'a.{key}' for key in KEYS[table])}) = ({', '.join(f'b.{key}' for key in KEYS[table])}) "
+            f"({', '.join(f'a.{each}' for each in KEYS[table])}) = ({', '.join(f'b.{each}' for each in KEYS[table])}) "
             "AND a.ctid > b.ctid"
         ) from exc
     except (psycopg.errors.FeatureNotSupported, psycopg.errors.InvalidTableDefinition) as exc:
         raise SchemaProblem(
-            f"The table {table} needs a unique index on ({', '.join(KEYS[table])}), which can't be made: {str(exc).strip()}"
+            f"The table {table} needs a unique index on ({key}), which can't be made: {str(exc).strip()}"
         ) from exc
-
-
-def _index_name(table: str) -> str:
-    return f"saltext_jobs_{table}"
-
-
-def _index_of(table: str) -> str:
-    # Concurrently, so that other users of the table are not held up.
-    return f"CREATE UNIQUE INDEX CONCURRENTLY {_index_name(table)} ON {table} ({', '.join(KEYS[table])})"
-
-
-def _run(connection: psycopg.Connection[Any], statement: str) -> None:
-    """Run a statement that consists only of our own names."""
-    connection.execute(statement.encode())

@@ -19,8 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 from saltext.jobs.core.sqlite.file import (
     BUSY_SECONDS,
@@ -28,7 +27,6 @@ from saltext.jobs.core.sqlite.file import (
     DatabaseFile,
     damage_in,
     is_damage,
-    link_or_rename,
     roll_back,
 )
 
@@ -46,6 +44,8 @@ LOG_KEPT, LARGE_LOG, LARGEST_LOG = 8 << 20, 6000, 64 << 20
 LOG_WAIT, LOG_AGAIN, LOG_LOOK = 0.1, 10.0, 0.1
 #: Most seconds for which a fork waits for other threads.
 FORK_WAIT = 1.0
+
+Result = TypeVar("Result")
 
 _DATABASES: dict[tuple[str, bool], Database] = {}
 _ALL: weakref.WeakSet[Database] = weakref.WeakSet()
@@ -139,6 +139,7 @@ class Database:
     def __init__(self, path: str, chosen: bool = False) -> None:
         self.path = path
         self._file = DatabaseFile(path, chosen)
+        self.damaged = self._file.damaged
         self._log, self._log_at = f"{path}-wal", 0.0
         #: By the number of the thread. A new thread with the number of an ended one takes over its connection.
         self._open_ones: dict[int, Connection] = {}
@@ -147,88 +148,78 @@ class Database:
 
     # -- using it --------------------------------------------------------------------------------------------------
 
-    def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """
         Return the rows that a query finds.
 
         :raises sqlite3.Error: as SQLite does. If the file is damaged, it has been set aside, but not in a transaction.
         :raises StateError: if the file cannot be used.
         """
-        with self._watched() as connection:
-            rows: list[tuple[Any, ...]] = patiently(lambda: connection.sql.execute(query, values).fetchall())
-            return rows
+        with self._using():
+            sql = self._connection().sql
+            return patiently(lambda: sql.execute(query, values).fetchall())
 
     def run(self, query: str, values: Sequence[Any], durable: bool = False) -> int:
         """As ``transaction``, for one statement, which costs half. Returns how many rows it has changed."""
-        outer = self._open_ones.get(threading.get_ident())
-        if outer is not None and outer.busy:
+        outer = self._outer()
+        if outer is not None:
             outer.durable |= durable
             return outer.sql.execute(query, values).rowcount
-        is_first = _THREADS.enter()
-        try:
-            connection = self._connection(looks=False)
-            roll_back(connection.sql)
-            while True:
-                try:
-                    done = patiently(lambda: connection.sql.execute(query, values))  # noqa: B023 (called at once)
-                    if connection.identity == self._file.identity():
-                        break
-                except sqlite3.DatabaseError as exc:
-                    if connection.identity == self._file.identity():
-                        self._look_at(exc, connection)
-                        raise
-                connection = self._connection()
-            if durable:
-                self._sync()
-            self._see_to_log(connection)
-            return int(done.rowcount)
-        finally:
-            if is_first:
-                _THREADS.leave()
+        with self._using():
+            connection, done = self._begin(query, values)
+            self._end(connection, durable)
+            return done.rowcount
 
-    def transaction(self, durable: bool = False) -> AbstractContextManager[sqlite3.Connection]:
+    @contextlib.contextmanager
+    def transaction(self, durable: bool = False) -> Iterator[None]:
         """
         Write all or nothing, while nobody else writes. Within another transaction of this thread it is a part of that one.
 
         :param durable: whether it must survive a power cut when this returns.
         :raises Exception: as ``read``. Nothing was written then. A damaged file has been set aside.
         """
-        outer = self._open_ones.get(threading.get_ident())
-        if outer is None or not outer.busy:
-            return self._transaction(durable)
-        outer.durable |= durable
-        return contextlib.nullcontext(outer.sql)
-
-    @contextlib.contextmanager
-    def _transaction(self, durable: bool) -> Iterator[sqlite3.Connection]:
-        with self._watched(looks=False) as connection:
-            roll_back(connection.sql)  # of a transaction that was interrupted just after it began
-            connection = self._begin(connection)
+        outer = self._outer()
+        if outer is not None:
+            outer.durable |= durable
+            yield
+            return
+        with self._using():
+            connection, _ = self._begin("BEGIN IMMEDIATE")
             connection.busy, connection.durable = True, durable
             try:
-                yield connection.sql
+                yield
                 connection.sql.execute("COMMIT")
             except BaseException:
                 roll_back(connection.sql)
                 raise
             finally:
                 connection.busy = False
-            if connection.durable:
-                self._sync()
-            self._see_to_log(connection)
+            self._end(connection, connection.durable)
 
-    def _begin(self, connection: Connection) -> Connection:
-        """Begin a transaction, on the file that is in place by then."""
+    def _outer(self) -> Connection | None:
+        """Return the connection of this thread if it is in a transaction."""
+        found = self._open_ones.get(threading.get_ident())
+        return found if found is not None and found.busy else None
+
+    def _begin(self, query: str, values: Sequence[Any] = ()) -> tuple[Connection, sqlite3.Cursor]:
+        """Carry out the first statement that writes, on the file that is in place by then."""
+        connection = self._connection(looks=False)
         while True:
+            roll_back(connection.sql)  # of a transaction that was interrupted just after it began, or of another file
             try:
-                patiently(lambda: connection.sql.execute("BEGIN IMMEDIATE"))  # noqa: B023 (called at once)
+                done = patiently(lambda: connection.sql.execute(query, values))  # noqa: B023 (called at once)
                 if connection.identity == self._file.identity():
-                    return connection
+                    return connection, done
             except sqlite3.DatabaseError:
                 if connection.identity == self._file.identity():
                     raise
-            roll_back(connection.sql)
             connection = self._connection()
+
+    def _end(self, connection: Connection, durable: bool) -> None:
+        """Something was committed."""
+        if durable:
+            self._sync()
+        self._see_to_log(connection)
 
     def close(self) -> None:
         """Close the connections of this thread, and of threads that have ended."""
@@ -239,27 +230,20 @@ class Database:
         time.sleep(PAUSE)
 
     @contextlib.contextmanager
-    def _watched(self, looks: bool = True) -> Iterator[Connection]:
-        """:param looks: whether to make sure that the connection's file is in place."""
+    def _using(self) -> Iterator[None]:
+        """Use the file in the block. If that shows that it is damaged, it is set aside, but not in a transaction."""
         is_first = _THREADS.enter()
         try:
-            connection = self._connection(looks)
-            try:
-                yield connection
-            except Exception as exc:
-                # A transaction may have opened a newer connection.
-                self._look_at(exc, self._open_ones.get(threading.get_ident(), connection))
-                raise
+            yield
+        except Exception as exc:
+            met, connection = damage_in(exc), self._open_ones.get(threading.get_ident())
+            if met and connection is not None and not connection.busy:
+                self._leave(connection)
+                self._file.set_aside(connection.identity, met)
+            raise
         finally:
             if is_first:
                 _THREADS.leave()
-
-    def _look_at(self, exc: Exception, connection: Connection) -> None:
-        """Set the file aside if an error says that it is damaged."""
-        met = damage_in(exc)
-        if met and not connection.busy:
-            self._leave(connection)
-            self._file.set_aside(connection.identity, met)
 
     def _see_to_log(self, connection: Connection) -> None:
         """
@@ -331,29 +315,22 @@ class Database:
             if identity is None:
                 self._file.make()
                 continue
+            sql: sqlite3.Connection | None = None
             try:
-                sql = self._connected()
-            except sqlite3.DatabaseError as exc:
-                if not is_damage(exc):
-                    self._file.check_rights(exc)
-                    raise
-                self._file.set_aside(identity, str(exc))
-                continue
-            if identity == self._file.identity():
-                return Connection(sql, identity)
-            LEFT.append(sql)
-
-    def _connected(self) -> sqlite3.Connection:
-        sql = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
-        try:
-            patiently(lambda: self._prepare(sql))
-        except Exception as exc:
-            if is_damage(exc):
+                sql = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+                patiently(lambda: self._prepare(sql))  # noqa: B023 (called at once)
+                if identity == self._file.identity():
+                    return Connection(sql, identity)
                 LEFT.append(sql)
-            else:
-                sql.close()
-            raise
-        return sql
+            except Exception as exc:
+                if is_damage(exc):
+                    LEFT.append(sql)
+                    self._file.set_aside(identity, str(exc))
+                    continue
+                if sql is not None:
+                    sql.close()
+                self._file.check_rights(exc)
+                raise
 
     def _prepare(self, sql: sqlite3.Connection) -> None:
         if not os.path.getsize(self.path):
@@ -388,10 +365,6 @@ class Database:
         found = "ok" if self._file.identity() is None else str(self.read("PRAGMA quick_check(1)")[0][0])
         return None if found == "ok" else found
 
-    def damaged(self) -> list[str]:
-        """As ``DatabaseFile.damaged``."""
-        return self._file.damaged()
-
     def backup(self, path: str) -> None:
         """
         Copy the file as it is at this moment, while others go on writing.
@@ -402,16 +375,17 @@ class Database:
         draft = f"{path}.part"
         os.close(self._file.new_file(draft))
         try:
-            with self._watched() as connection, contextlib.closing(sqlite3.connect(draft)) as copy:
-                connection.sql.backup(copy)
-            link_or_rename(draft, path)
+            with self._using(), contextlib.closing(sqlite3.connect(draft)) as copy:
+                self._connection().sql.backup(copy)
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))  # since a rename replaces what is there
+            os.rename(draft, path)
         finally:
             for name in (draft, f"{draft}-journal", f"{draft}-wal", f"{draft}-shm"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name)
 
 
-def patiently(call: Callable[[], Any]) -> Any:
+def patiently(call: Callable[[], Result]) -> Result:
     """
     Call a function again and again while others keep the file locked.
 

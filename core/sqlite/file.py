@@ -11,25 +11,30 @@ import contextlib
 import fcntl
 import glob
 import os
+import secrets
 import sqlite3
 import time
 from collections.abc import Iterator
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk.files import give, make_folder
+from saltext.jobs.core.disk.files import give, make_folder, open_lock
 from saltext.jobs.core.errors import StateError, check_format
-from saltext.jobs.core.sqlite import schema
+from saltext.jobs.core.ledger.tables import SITE, SQLITE, statements
 
 log = lines.logger(__name__)
 
 BUSY_SECONDS = 30.0  # longest time that a process waits for others
 
+APPLICATION = 0x53614A42  # in the header of the file: it is ours
+VERSION = 13  # of the tables, and of the form of values in them
+#: SQLite writes whole pages, and rows of some hundred bytes would leave much of a smaller page empty.
+PAGE_BYTES = 2048
 _COMPANIONS = ("-wal", "-shm")
 #: Bytes (first, count) of the file and of its -shm of which SQLite keeps some locked while it has the two open.
 _SHARED, _MEMORY = (0x40000002, 510), (128, 1)
 
 #: Connections and descriptors that must not be closed: that would release locks of the other connections of this process.
-LEFT: list[sqlite3.Connection | int] = []
+LEFT: list[sqlite3.Connection | int | None] = []
 
 
 class DatabaseFile:
@@ -74,7 +79,7 @@ class DatabaseFile:
                 "it for the user that the master runs as"
             )
 
-    def check_rights(self, exc: sqlite3.Error) -> None:
+    def check_rights(self, exc: Exception) -> None:
         """:raises StateError: if the cause is that this user may not read the file."""
         if "unable to open" in str(exc) and os.path.exists(self.path) and not os.access(self.path, os.R_OK):
             raise StateError(
@@ -85,10 +90,10 @@ class DatabaseFile:
     def check_format(self, sql: sqlite3.Connection) -> None:
         """:raises StateError: if it is no database of ours, or of a version that this one does not know."""
         application = sql.execute("PRAGMA application_id").fetchone()[0]
-        if application != schema.APPLICATION:
+        if application != APPLICATION:
             raise StateError(f"{self.path} is a database of another program; set sqlite_cache_path to another file")
         version = sql.execute("PRAGMA user_version").fetchone()[0]
-        check_format(self.path, version, schema.VERSION)
+        check_format(self.path, version, VERSION)
 
     # -- making it, and setting it aside ---------------------------------------------------------------------------
 
@@ -103,11 +108,15 @@ class DatabaseFile:
                     os.unlink(name)
             os.close(self.new_file(draft))
             with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as sql:
-                sql.execute(f"PRAGMA page_size={schema.PAGE_BYTES}")
+                sql.execute(f"PRAGMA page_size={PAGE_BYTES}")
                 if sql.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
                     raise StateError(f"{self.path}: this file system has no memory that processes share")
                 sql.execute("BEGIN IMMEDIATE")
-                schema.create(sql)
+                for statement in statements(SQLITE):
+                    sql.execute(statement)
+                sql.execute(f"INSERT INTO {SITE} (id, number) VALUES (?, ?)", (secrets.token_hex(8), VERSION))
+                sql.execute(f"PRAGMA application_id={APPLICATION}")
+                sql.execute(f"PRAGMA user_version={VERSION}")
                 sql.execute("COMMIT")
             os.rename(draft, self.path)
 
@@ -129,8 +138,8 @@ class DatabaseFile:
                 sql.execute("BEGIN IMMEDIATE")  # so that nothing is committed to it while it is renamed
             try:
                 # First a second name for -wal: if this process is killed, the file has it under its old or its new name.
-                with contextlib.suppress(FileNotFoundError):
-                    link_or_rename(f"{self.path}-wal", f"{target}-wal")
+                with contextlib.suppress(OSError):  # there may be none, or none can be given
+                    os.link(f"{self.path}-wal", f"{target}-wal")
                 os.rename(self.path, target)
                 for name in _COMPANIONS:
                     with contextlib.suppress(FileNotFoundError):
@@ -154,7 +163,7 @@ class DatabaseFile:
         """
         LEFT.append(handle := os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
         head = os.pread(handle, 100, 0)
-        is_marked = head[68:72] == schema.APPLICATION.to_bytes(4, "big")
+        is_marked = head[68:72] == APPLICATION.to_bytes(4, "big")
         return not is_marked and not head.startswith(b"SQLite format 3\0") and bool(head.strip(b"\0"))
 
     def damaged(self) -> list[str]:
@@ -171,34 +180,16 @@ class DatabaseFile:
         return handle
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[int]:
-        """Hold ``.lock``, and yield its descriptor: only its holder makes a file, or sets one aside."""
-        path, mode = f"{self.path}.lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            handle = os.open(path, mode)  # usually it is there
-        except FileNotFoundError:
-            try:
-                handle = self.new_file(path)
-            except FileExistsError:
-                handle = os.open(path, mode)
+    def alone(self) -> Iterator[None]:
+        """Hold ``.lock``: only its holder makes a file, or sets one aside."""
+        handle = open_lock(f"{self.path}.lock")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            yield handle
+            yield
         finally:
             # Closing is not enough: a child process that was forked meanwhile has the descriptor too.
             fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
-
-
-def link_or_rename(path: str, target: str) -> None:
-    """Give a file a second name; where the file system has no links, rename it. :raises OSError: if the name is taken."""
-    try:
-        os.link(path, target)
-    except (FileExistsError, FileNotFoundError):
-        raise
-    except OSError:
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))  # a rename replaces what is there
-        os.rename(path, target)
 
 
 def roll_back(sql: sqlite3.Connection) -> None:

@@ -25,8 +25,8 @@ import salt.version
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.ledger.tables import VALUES
-from saltext.jobs.core.sqlite import schema
 from saltext.jobs.core.sqlite.database import Database
+from saltext.jobs.core.sqlite.file import VERSION
 from tests.functional.retry.records import JID, changes, queue_of, record_of, snapshot_of
 from tests.functional.store.banks import banks_of
 from tests.functional.store.test_contract import in_processes
@@ -116,9 +116,9 @@ class TestTheFile:
     def test_a_file_of_another_version_is_refused(self, opts, cache, path):
         cache.store("bank", "key", 1)
         with contextlib.closing(sqlite3.connect(path)) as sql:
-            sql.execute(f"PRAGMA user_version={schema.VERSION + 1}")
+            sql.execute(f"PRAGMA user_version={VERSION + 1}")
         (found,) = in_processes(1, lambda _: Database(path).read("SELECT 1"))
-        assert f"is of format {schema.VERSION + 1}" in found and f"knows {schema.VERSION}: install the version" in found
+        assert f"is of format {VERSION + 1}" in found and f"knows {VERSION}: install the version" in found
         with contextlib.closing(sqlite3.connect(path)) as sql:
             assert sql.execute(f"SELECT value FROM {VALUES}").fetchall() == [(salt.payload.dumps(1),)]
 
