@@ -74,20 +74,25 @@ class FakeBus:
         self.listeners.clear()
 
 
+@dataclasses.dataclass(eq=False)
 class FakeMinion:
     """Runs jobs for ``seconds`` each and returns ``retcode``; one that is not ``there`` says nothing."""
 
-    def __init__(self, name, seconds=1.0, retcode=0, there=True):
-        self.name, self.seconds, self.retcode, self.there = name, seconds, retcode, there
-        self.latency = LATENCY
-        self.acknowledges = True
-        self.answers = {}  # {function: (return, retcode)} of functions that it runs at once
-        self.stubborn = False  # its job does not end when it is told to terminate
-        self.stored_after = 0.0  # seconds between the event of its return and the time when the job cache has it
-        self.known = set()  # jids that it has received since it started
-        self.runs = {}  # jid -> the timer of its end
-        self.begun = []  # (jid, when)
-        self.started = 0.0  # when its process started, if that was after the beginning
+    name: str
+    seconds: float = 1.0
+    retcode: int = 0
+    there: bool = True
+    latency: float = LATENCY
+    acknowledges: bool = True
+    stubborn: bool = False  # its job does not end when it is told to terminate
+    stored_after: float = 0.0  # seconds between the event of its return and the time when the job cache has it
+    started: float = 0.0  # when its process started, if that was after the beginning
+    answers: dict = dataclasses.field(
+        default_factory=dict
+    )  # {function: (return, retcode)} of those that it runs at once
+    known: set = dataclasses.field(default_factory=set)  # jids that it has received since it started
+    runs: dict = dataclasses.field(default_factory=dict)  # jid -> the timer of its end
+    begun: list = dataclasses.field(default_factory=list)  # (jid, when)
 
 
 class FakeMaster:
@@ -100,7 +105,6 @@ class FakeMaster:
         self.minions = {minion.name: minion for minion in minions}
         self.keys = set(self.minions)
         self.published = []  # (fun, minions)
-        self.failures = []  # errors that the next publishes raise
         self.cache = FakeCache()
         self.most = 0  # jobs that have run at once
         self._jids = 0
@@ -117,8 +121,6 @@ class FakeMaster:
         names = sorted(self.keys) if tgt_type != "list" else list(tgt)
         matched = [name for name in names if name in self.keys]
         self.published.append((fun, tuple(names)))
-        if self.failures and not question:
-            raise self.failures.pop(0)
         if not matched:
             raise NoMinionMatched(f"the master matched no minion with {tgt}")
         for name in matched:
@@ -290,29 +292,19 @@ class FakeInbox:
     engine = BATCH_MANAGER
 
     def __init__(self):
-        self.waiting, self.replies = [], {}
-        self.full = False
-        self._taken = {}
+        self.waiting, self.replies, self.full = [], {}, False
 
     def take(self):
         waiting, self.waiting = self.waiting, []
-        for request_id, request in waiting:
-            self._taken[request_id] = request
-            yield request_id, request
+        return waiting
 
-    def postpone(self, request_id):
-        self.waiting.append((request_id, {**self._taken[request_id], "again": True}))
-
-    def answer(self, request_id, value):
-        self._reply(request_id, "answer", value)
-
-    def refuse(self, request_id, message, for_now=False):
-        self._reply(request_id, "refuse", message)
-
-    def _reply(self, request_id, kind, value):
+    def answer(self, request_id, value, kind="answer"):
         if self.full:
             raise OSError(errno.ENOSPC, "No space left on device")
         self.replies[request_id] = (kind, value)
+
+    def refuse(self, request_id, message, for_now=False):
+        self.answer(request_id, message, "refuse")
 
     def sweep(self, now):
         pass

@@ -94,21 +94,6 @@ def test_a_minion_that_goes_away_after_its_ping_and_may_have_begun_is_asked_by_t
         assert bench.states() == {"a": "completed", "b": state}
 
 
-@pytest.mark.parametrize(
-    "budget",
-    [
-        {"failures_allowed": 0.0},
-        {"groups": (("eu", 1), ("us", 2)), "group_failures_allowed": (0.0, 0.0)},
-    ],
-)
-def test_a_batch_that_ends_beyond_its_budget_hands_nobody_over(tmp_path, budget):
-    minions = ["a", FakeMinion("b", there=False), FakeMinion("c", seconds=60.0, retcode=1)]
-    with ShellBench(tmp_path, minions) as bench:
-        bench.begin("abc", "2", presence="ping", offline="queue", **budget, **QUICK)
-        assert bench.end().halted
-        assert (bench.states()["b"], bench.queued) == ("offline", [])
-
-
 def test_a_minion_that_ignores_the_job_is_not_sent_it_without_end(tmp_path):
     with ShellBench(tmp_path, "ab") as bench:
         bench.master.minions["a"].known.add(JID)

@@ -8,10 +8,9 @@ import os
 import pytest
 
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.ledger.batches import Kind
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import spec
-from tests.unit.batch.shell_bench import JID, LATENCY, FakeWorker, ShellBench
+from tests.unit.batch.shell_bench import JID, FakeWorker, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -150,15 +149,3 @@ def test_what_is_published_is_on_the_disk_before_and_only_a_thread_waits_for_the
         bench.begin("abcd", "2")
         assert bench.end().success
         assert (set(durable), set(works)) == ({True}, {True})
-
-
-@pytest.mark.parametrize("trouble", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("a mistake")])
-def test_a_batch_that_cannot_be_written_down_goes_on_and_ends_as_soon_as_it_can(bench, trouble):
-    bench.begin("ab", "2")
-    bench.run(2 * LATENCY)
-    bench.store.fails_at, bench.store.trouble = "write", trouble
-    bench.run(60)
-    assert bench.store.jids(Kind.OPEN) == [JID]
-    bench.store.trouble = None
-    bench.end(seconds=10)
-    assert bench.bus.kinds() == ["new", "complete"]
