@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from salt.exceptions import SaltCacheError
@@ -16,8 +16,8 @@ from saltext.jobs.core.advice import examined
 from saltext.jobs.core.banks import LOADS, NOCACHE, PUBLISHED
 from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_files
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import has_date
+from saltext.jobs.core.store.listing import loads
 from saltext.jobs.core.store.store import Store
 
 #: Most files of a driver that are checked.
@@ -40,8 +40,7 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
         found.append(f"ext_job_cache is {opts['ext_job_cache']!r}, which gets the returns: only loads are stored here")
     jobs: int | None = None
     try:
-        damage = store.file.do("check", "", lambda tables: tables.database.damage()) if store.file is not None else None
-        if store.file is not None and damage:
+        if store.file is not None and (damage := store.file.do("check", "", lambda tables: tables.database.damage())):
             found.append(
                 f"{store.file.tables.place} is damaged ({damage}): the master sets it aside when it meets the damage, "
                 "and begins a new one"
@@ -49,50 +48,43 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
         else:
             store.contains(NOCACHE, "doctor")
             jobs = store.driver.count_loads()
-            if name == _OURS and records.lacks_publications(store):
+            if name == _OURS and not store.keys(PUBLISHED) and any(_was_published(load) for _, load in loads(store)):
                 found.append(
                     "there are published jobs, but no record of a publish (jobs/published): the master uses another "
                     "salt_cache than this extension's, or was not restarted since that was installed"
                 )
     except SaltCacheError as exc:
         found.append(f"the driver {store.driver.name} cannot be used: {exc}")
-    found += _about_files(store, opts)
+    found += _about_files(store, str(opts.get("user") or "root"))
     standing = {"job_cache": name, "driver": store.driver.name, "usable": jobs is not None, "jobs": jobs}
     return examined(standing, found)
 
 
-def _about_files(store: Store, opts: Mapping[str, Any]) -> list[str]:
-    if store.driver.name == "sqlite":
-        return _about_database(store, str(opts.get("user") or "root"))
-    if store.driver.name not in ("localfs", "mmap_cache"):
-        return []
-    folder, user = pathlib.Path(store.cachedir, "jobs"), str(opts.get("user") or "root")
-    found = [
-        *about_files(user, folder, _SOME_FILES, READABLE),
-        *about_disk(folder),
-    ]
-    locks = pathlib.Path(store.cachedir, "salt_cache.locks")
-    found += about_files(user, locks, _SOME_FILES) if locks.exists() else []
-    return found
+def _was_published(load: Mapping[str, Any]) -> bool:
+    """
+    Tell whether a master has published a job. Loads of jobs of a runner, of salt-ssh or of a minion on its own have no
+    ``cmd``, or a target that is their own ``id``.
+    """
+    return "cmd" in load and load.get("tgt") != load.get("id")
 
 
-def _about_database(store: Store, user: str) -> list[str]:
-    try:
-        database = None if store.file is None else store.file.tables.database
-    except StateError:  # an option that is not accepted; the driver itself has said so
-        database = None
-    if database is None:
-        return []
-    path = database.path
-    folder = pathlib.Path(path).parent
-    found = about_disk(folder)
-    for name in (path, f"{path}-wal", f"{path}-shm"):
-        found += about_files(user, pathlib.Path(name)) if os.path.exists(name) else []
-    found += [
-        f"{name} was damaged and set aside. Check the disk, then: salt-run job_cache.recover {name}; then remove the file"
-        for name in database.damaged()
-    ]
-    return found
+def _about_files(store: Store, user: str) -> Iterator[str]:
+    if store.file is not None:
+        try:
+            database = store.file.tables.database
+        except StateError:  # an option that is not accepted; the driver itself has said so
+            return
+        yield from about_disk(pathlib.Path(database.path).parent)
+        for name in (database.path, f"{database.path}-wal", f"{database.path}-shm"):
+            yield from about_files(user, pathlib.Path(name)) if os.path.exists(name) else ()
+        for name in database.damaged():
+            told = f"{name} was damaged and set aside. Check the disk, then: salt-run job_cache.recover {name}"
+            yield f"{told}; then remove the file"
+    elif store.driver.folder:
+        folder, locks = pathlib.Path(store.cachedir, "jobs"), pathlib.Path(store.cachedir, "salt_cache.locks")
+        yield from about_files(user, folder, _SOME_FILES, READABLE)
+        yield from about_disk(folder)
+        yield from about_files(user, locks, _SOME_FILES) if locks.exists() else ()
 
 
 def figures_of(store: Store) -> dict[str, Any]:

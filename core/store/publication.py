@@ -55,10 +55,6 @@ class Publication:
             record["added"] = sorted(self.added)
         return record
 
-    def vouches_for(self, load: Mapping[str, Any]) -> bool:
-        """Tell whether ``load``, with or without ``Minions``, is the published one."""
-        return self.load == digest(load)
-
 
 def ids_in(value: Any) -> set[str]:
     """Return the valid minion ids in what should be a list of them."""

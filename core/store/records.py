@@ -72,6 +72,44 @@ class Work(NamedTuple):
 # -- loads --------------------------------------------------------------------------------------------------------
 
 
+class Kept:
+    """
+    What the job cache has of a job besides its returns: load (``{}`` if there is none), minions, ``is_published`` (whether
+    there is a record in ``jobs/published``), and this record as ``publication`` (None if there is none that can be used).
+    """
+
+    def __init__(self, store: Store, key: str) -> None:
+        record, load, self.listed = store.driver.read_all([(PUBLISHED, key), (LOADS, key), (MINIONS, key)])
+        self.load: dict[str, Any] = load if isinstance(load, dict) else {}
+        self.minions = ids_in(self.listed)
+        self.is_published = record is not ABSENT
+        self.publication: Publication | None = None
+        if self.is_published:
+            try:
+                self.publication = Publication.from_record(record)
+            except ValueError as exc:
+                store.quiet.error("publication", "The record of the publish of job %s cannot be used: %s", key, exc)
+
+    @property
+    def is_believed(self) -> bool:
+        """Whether there is a load, and it is the published one, or nothing tells which that is."""
+        return bool(self.load) and (self.publication is None or self.publication.load == digest(self.load))
+
+    def is_refused(self, store: Store, key: str) -> bool:
+        """Tell whether there is a load that is not believed, and log that."""
+        if not self.load or self.is_believed or self.publication is None:
+            return False
+        refused = "The load of job %s is not the one that master %s published: it is not believed"
+        store.quiet.error(key, refused, key, self.publication.by)
+        return True
+
+    def add_minions(self, store: Store, key: str, minions: Iterable[str]) -> None:
+        """Merge some minions into those of the job. The caller holds the job's lock."""
+        merged = sorted(self.minions.union(minions))
+        if merged and merged != self.listed:
+            store.store(MINIONS, key, merged)
+
+
 def publish(
     store: Store,
     key: str,
@@ -89,17 +127,15 @@ def publish(
     :param unlimited: tells whether a user may publish everything, limited by no access list.
     """
     with store.lock(key):
-        record, there, listed = store.driver.read_all([(PUBLISHED, key), (LOADS, key), (MINIONS, key)])
-        known = _publication_in(store, record, key)
-        first, is_same = record is ABSENT, True
+        job = Kept(store, key)
+        known, before, is_same = job.publication, job.minions, True
         writes: list[tuple[str, str, Any]] = []
-        if not first and isinstance(there, dict) and there and (known is None or known.vouches_for(there)):
-            by, of = (known.by, known.load) if known else (str(master), digest(there))
-            is_same = _is_of_the_same_job(load, there, unlimited)
+        if job.is_published and job.is_believed:
+            by, of = (known.by, known.load) if known else (str(master), digest(job.load))
+            is_same = _is_of_the_same_job(load, job.load, unlimited)
         else:  # also if the load was removed, by a cluster or a sweep, or is not the published one
             by, of = str(master), digest(load)
             writes.append((LOADS, key, load))
-        before = ids_in(listed)
         # Written even if nothing is added: after a replay the job is kept for the full time again.
         writes.append((MINIONS, key, sorted(before.union(named)) if before else named))
         # Later than the last one even if the clock was set back: only this shows that there was another publish.
@@ -122,9 +158,7 @@ def _is_of_the_same_job(load: Mapping[str, Any], first: Mapping[str, Any], unlim
     Tell whether a publish is of the same job as the first one. Salt's own batches publish their first part in the name of
     their user, and all others in the name of the master's user.
     """
-    names = ["fun", "arg"]
-    if is_limited(load, unlimited):
-        names.append("user")
+    names = ("fun", "arg", "user") if is_limited(load, unlimited) else ("fun", "arg")
     return digest({name: load.get(name) for name in names}) == digest({name: first.get(name) for name in names})
 
 
@@ -133,36 +167,42 @@ def is_limited(load: Mapping[str, Any], unlimited: Callable[[str], bool]) -> boo
     return bool((load.get("kwargs") or {}).get("eauth")) or not unlimited(str(load.get("user") or ""))
 
 
+def published_before(store: Store, key: str, is_ours: Callable[[str], bool]) -> list[Published]:
+    """
+    Return the publish of a job that the log lacks, as the job cache has it, and the last one if there were several; none if
+    it has none, or none that can be believed.
+
+    :param is_ours: tells whether a master is of this site: others may use the same job cache.
+    """
+    job = Kept(store, key)
+    known = job.publication
+    if known is None or not is_ours(known.by) or not job.load or job.is_refused(store, key):
+        return []
+    minions = sorted(job.minions - known.added)
+    if known.seal != _seal(store, key, known.load, minions):
+        store.quiet.error(key, "What the job cache has of the publish of job %s is no master's of this site", key)
+        return []
+    found = publish_of(store.decode(key), job.load, minions, JOB_CACHE, sent=False, fresh=False)
+    found = found._replace(at=known.at)
+    return [found, found._replace(at=known.last)] if known.last > known.at else [found]
+
+
 def store_no_returns(store: Store, key: str) -> None:
     """Note that a job's returns are not to be stored, unless the job was published earlier with its returns."""
     if store.contains(NOCACHE, key):
         return
     if is_published(store, key):
-        store.quiet.warning(
-            f"nocache {key}",
-            "A user publishes under the jid %s and wants no returns stored; those of the job with this jid are stored",
-            key,
+        refused = (
+            "A user publishes under the jid %s and wants no returns stored; those of the job with this jid are stored"
         )
-        return
-    store.store(NOCACHE, key, True)
+        store.quiet.warning(f"nocache {key}", refused, key)
+    else:
+        store.store(NOCACHE, key, True)
 
 
 def is_published(store: Store, key: str) -> bool:
     """Tell whether a master's publish wrote the job's load, so that nothing else may write it."""
     return store.contains(PUBLISHED, key)
-
-
-def lacks_publications(store: Store) -> bool:
-    """
-    Tell whether there are jobs that a master published, but no record of a publish: something else wrote them.
-
-    Jobs of a runner, of salt-ssh or of a minion on its own do not count. Their loads have no ``cmd``, or a target that is
-    their own ``id``.
-    """
-    if store.keys(PUBLISHED):
-        return False
-    loads = (load for _, load in store.driver.fetch_each(LOADS))
-    return any(isinstance(load, dict) and "cmd" in load and load.get("tgt") != load.get("id") for load in loads)
 
 
 def report(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[Any]) -> None:
@@ -173,23 +213,30 @@ def report(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[An
     """
     usable = store.plain_minions(key, minions)
     with store.lock(key):
-        there, listed = store.driver.read_all([(LOADS, key), (MINIONS, key)])
-        if is_published(store, key) or (isinstance(there, dict) and there):
+        job = Kept(store, key)
+        if job.is_published or job.load:
             return
         stored = dict(load)
         stored.pop("Minions", None)  # a syndic's master adds them; they have their own bank
-        stored.setdefault("arg", _reported_arguments(load))
+        if "arg" not in stored:  # a return of a minion or of a runner has them as ``fun_args``
+            places = [
+                each["fun_args"] for each in (load, load.get("return")) if isinstance(each, dict) and "fun_args" in each
+            ]
+            stored["arg"] = next((list(each) for each in places if isinstance(each, list)), [])
         store.store(LOADS, key, stored)
         if usable:
-            _add_minions(store, key, listed, usable)
+            job.add_minions(store, key, usable)
 
 
-def _reported_arguments(load: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments in a return of a minion or of a runner, which are in ``fun_args``."""
-    for source in (load, load.get("return")):
-        if isinstance(source, dict) and isinstance(source.get("fun_args"), list):
-            return list(source["fun_args"])
-    return []
+def report_minions(store: Store, key: str, minions: Iterable[Any] | None) -> None:
+    """Add minions that no publish of this master named, as from the report of a syndic."""
+    reported = store.plain_minions(key, minions)
+    with store.lock(key):
+        job = Kept(store, key)
+        known = job.publication
+        if known and (new := set(reported) - job.minions - known.added):
+            store.store(PUBLISHED, key, dataclasses.replace(known, added=known.added | new).as_record())
+        job.add_minions(store, key, reported)
 
 
 def load_of(store: Store, key: str) -> dict[str, Any]:
@@ -198,69 +245,15 @@ def load_of(store: Store, key: str) -> dict[str, Any]:
 
     ``{}`` if there is none, or if it is not the one that the job's publish stored.
     """
-    load, record, listed = store.driver.read_all([(LOADS, key), (PUBLISHED, key), (MINIONS, key)])
-    if not isinstance(load, dict) or not load:
-        return _load_in_log(store, key)
-    if not is_believed(store, key, load, record):
+    job = Kept(store, key)
+    if not job.load:  # as after a power cut: the log may have it
+        first = next(iter(store.log.publishes(store.decode(key))), None) if store.log else None
+        return {**first.loaded(), "Minions": list(first.minions)} if first and first.load else {}
+    if job.is_refused(store, key):
         return {}
     # if it is not known which minions the job was meant for, those that returned
-    minions = store.plain_minions(key, listed if isinstance(listed, list) else None)
-    minions = minions or sorted(map(store.decode, store.keys(f"{RETURNS}/{key}")))
-    if minions:
-        load["Minions"] = minions
-    return load
-
-
-def _load_in_log(store: Store, key: str) -> dict[str, Any]:
-    """Return the load of a job that the job cache lacks, as after a power cut; ``{}`` if the log has none."""
-    first = next(iter(store.log.publishes(store.decode(key))), None) if store.log else None
-    if first is None or not first.load:
-        return {}
-    return {**first.loaded(), "Minions": list(first.minions)}
-
-
-def is_believed(store: Store, key: str, load: Mapping[str, Any], record: Any) -> bool:
-    """
-    Tell whether a load may be believed: it is the one that the job's publish stored, or there is no record of a publish.
-    If not, that is logged.
-
-    :param record: the job's record in ``jobs/published``, or ABSENT.
-    """
-    if type(record) is dict and record.get("load") == digest(load):  # nearly always; then nothing else in it matters
-        return True
-    known = _publication_in(store, record, key)
-    if known is None or known.vouches_for(load):
-        return True
-    store.quiet.error(
-        key, "The load of job %s is not the one that master %s published: it is not believed", key, known.by
-    )
-    return False
-
-
-def _publication_in(store: Store, record: Any, key: str) -> Publication | None:
-    try:
-        return None if record is ABSENT else Publication.from_record(record)
-    except ValueError as exc:
-        store.quiet.error("publication", "The record of the publish of job %s cannot be used: %s", key, exc)
-        return None
-
-
-def report_minions(store: Store, key: str, minions: Iterable[Any] | None) -> None:
-    """Add minions that no publish of this master named, as from the report of a syndic."""
-    reported = store.plain_minions(key, minions)
-    with store.lock(key):
-        record, listed = store.driver.read_all([(PUBLISHED, key), (MINIONS, key)])
-        known = _publication_in(store, record, key)
-        if known and (new := set(reported) - ids_in(listed) - known.added):
-            store.store(PUBLISHED, key, dataclasses.replace(known, added=known.added | new).as_record())
-        _add_minions(store, key, listed, reported)
-
-
-def _add_minions(store: Store, key: str, listed: Any, minions: Iterable[str]) -> None:
-    """Merge some minions into those of the job. ``listed``: what is stored of these; the caller holds the job's lock."""
-    merged = sorted(ids_in(listed).union(minions))
-    if merged and merged != listed:
-        store.store(MINIONS, key, merged)
+    minions = sorted(job.minions) or sorted(map(store.decode, store.keys(f"{RETURNS}/{key}")))
+    return {**job.load, "Minions": minions} if minions else job.load
 
 
 # -- returns ------------------------------------------------------------------------------------------------------
@@ -284,14 +277,13 @@ def work(store: Store, key: str) -> Work:
 
 def _work_in_job_cache(store: Store, key: str) -> Work:
     try:
-        load, record, nocache = store.driver.read_all([(LOADS, key), (PUBLISHED, key), (NOCACHE, key)])
+        job, is_stored = Kept(store, key), not store.contains(NOCACHE, key)
     except Outage:
         return Work()
-    known = _publication_in(store, record, key)
     # Load and record are read one after the other: the load may be one that was reported just before the publish.
-    if known is None or not isinstance(load, dict) or not load or not known.vouches_for(load):
-        return Work(stored=nocache is ABSENT)
-    return Work(function_of(load), work_of(load), nocache is ABSENT)
+    if job.publication is None or not job.is_believed:
+        return Work(stored=is_stored)
+    return Work(function_of(job.load), work_of(job.load), is_stored)
 
 
 def is_done(store: Store, key: str, job: Work, load: Mapping[str, Any]) -> bool:
@@ -325,28 +317,6 @@ def is_done(store: Store, key: str, job: Work, load: Mapping[str, Any]) -> bool:
         ", ".join(f"{each.user or 'an unknown user'} ({each.functions})" for each in others) or "nobody at this master",
     )
     return False
-
-
-def published_before(store: Store, key: str, is_ours: Callable[[str], bool]) -> list[Published]:
-    """
-    Return the publish of a job that the log lacks, as the job cache has it, and the last one if there were several; none if
-    it has none, or none that can be believed.
-
-    :param is_ours: tells whether a master is of this site: others may use the same job cache.
-    """
-    record, load, listed = store.driver.read_all([(PUBLISHED, key), (LOADS, key), (MINIONS, key)])
-    known = _publication_in(store, record, key)
-    if known is None or not is_ours(known.by) or not isinstance(load, dict):
-        return []
-    if not is_believed(store, key, load, record):
-        return []
-    minions = sorted(ids_in(listed) - known.added)
-    if known.seal != _seal(store, key, known.load, minions):
-        store.quiet.error(key, "What the job cache has of the publish of job %s is no master's of this site", key)
-        return []
-    found = publish_of(store.decode(key), load, minions, JOB_CACHE, sent=False, fresh=False)
-    found = found._replace(at=known.at)
-    return [found, found._replace(at=known.last)] if known.last > known.at else [found]
 
 
 def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> bool:

@@ -30,9 +30,8 @@ from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import JobCacheSettings
 from saltext.jobs.core.site import LogWriter, Site, site_of
 from saltext.jobs.core.store.calling import loading
-from saltext.jobs.core.store.drivers import Driver, Mmap
+from saltext.jobs.core.store.drivers import Driver, Local, Mmap
 from saltext.jobs.core.store.keys import Keys, are_plain, plain
-from saltext.jobs.core.store.local import Local
 from saltext.jobs.core.store.tabled import Postgresql, Sqlite, Tabled
 
 log = lines.logger(__name__)
@@ -56,6 +55,10 @@ _DECISIVE = (
     *("salt_cache", "cache", "id", "__role", COPY, "extension_modules", "module_dirs"),
     *("sqlite", "postgresql", "redis", "mysql", "etcd", "consul", "mmap_cache"),
 )
+#: How many files are locks: a fixed number, so that files never pile up.
+FILES = 64
+#: The file of the jids that were taken last, how many it holds, and the bytes of each.
+_TAKEN, _LAST, _JID_BYTES = "taken", 64, 64
 
 
 class Store:
@@ -77,8 +80,8 @@ class Store:
         self._has_log = opts.get("__role") != "minion" and not opts.get(COPY)
         self._keys = Keys(name, self.driver.longest)
         self.key_of, self.decode = self._keys.key, self._keys.decode
-        self.fetch, self.contains, self.updated = self.driver.fetch, self.driver.contains, self.driver.updated
-        self.store, self.flush, self.keys = self.driver.store, self.driver.flush, self.driver.keys
+        self.fetch, self.contains, self.keys = self.driver.fetch, self.driver.contains, self.driver.keys
+        self.store, self.flush = self.driver.store, self.driver.flush
         self._publishing = threading.local()
         #: What jobs run, by the key of the jid: see ``records.work``.
         self.works: dict[str, Any] = {}
@@ -100,8 +103,15 @@ class Store:
         return self.site.log_writer(self.limits.log_size) if self._has_log else None
 
     @functools.cached_property
-    def _locks(self) -> Locks:
-        return Locks(self.cachedir)
+    def _tables(self) -> Tabled | None:
+        """The driver, if the log is in its tables."""
+        is_one = isinstance(self.driver, Tabled) and self.driver.tables.place == self.site.tables.place
+        return self.driver if is_one else None  # type: ignore[return-value]
+
+    @property
+    def writes_together(self) -> bool:
+        """Whether a record of the log and what the job cache has of it are there at once."""
+        return self._tables is not None
 
     def together(self, write: Callable[[], Result], record: Record | None = None, durable: bool = False) -> Result:
         """
@@ -112,7 +122,7 @@ class Store:
         :param durable: whether the record must survive a power cut when this returns.
         :raises Exception: as ``write``.
         """
-        log, driver = self.log, self._shared
+        log, driver = self.log, self._tables
         if log is None or record is None or driver is None:
             if log is not None and record is not None:
                 log.append(record, durable)
@@ -131,29 +141,12 @@ class Store:
         log.appended()
         return found
 
-    @property
-    def writes_together(self) -> bool:
-        """Whether a record of the log and what the job cache has of it are there at once."""
-        return self._shared is not None
-
-    @functools.cached_property
-    def _shared(self) -> Tabled | None:
-        """The driver, if the log is in its tables."""
-        if not isinstance(self.driver, Tabled) or self.driver.tables.place != self.site.tables.place:
-            return None
-        return self.driver
-
     def key(self, value: Any, what: str) -> str | None:
         """Return the driver's key for the jid or minion id ``value``; None, after a warning, if it is refused."""
         key = self.key_of(value)
         if key is None:
-            self.quiet.warning(
-                what,
-                "Refusing %s %.300r: the driver %s cannot take it as a key",
-                what,
-                value,
-                self.driver.name,
-            )
+            refused = "Refusing %s %.300r: the driver %s cannot take it as a key"
+            self.quiet.warning(what, refused, what, value, self.driver.name)
         return key
 
     def plain_minions(self, jid: str, minions: Iterable[Any] | None) -> list[str]:
@@ -165,9 +158,8 @@ class Store:
         usable = {minion for minion in named if isinstance(minion, str) and plain(minion)}
         refused = [minion for minion in named if not isinstance(minion, str) or minion not in usable]
         if refused:
-            self.quiet.warning(
-                "minion ids", "Refusing %d minion ids of jid %s, such as %.300r", len(refused), jid, refused[0]
-            )
+            told = "Refusing %d minion ids of jid %s, such as %.300r"
+            self.quiet.warning("minion ids", told, len(refused), jid, refused[0])
         return sorted(usable)
 
     def publishes_for(self, jid: str | None, engine: str, fresh: bool = False) -> None:
@@ -183,24 +175,53 @@ class Store:
         self._publishing.now = ("", "", False)
         return (engine, fresh) if known == jid else ("", False)
 
-    def takes(self, jid: str) -> bool:
-        """Take a jid; False if another publish of this master has just taken it. True if that is not known."""
-        try:
-            return self._locks.take(jid)
-        except SaltCacheError as exc:
-            self.quiet.warning("takes", "Two publishes at one moment may get the same jid: %s", exc)
-            return True
-
     def is_full(self) -> bool:
         """Tell whether the disk has no room for another job."""
         return bool(self.driver.folder) and is_full(self.driver.folder)
 
-    def lock(self, *names: str) -> contextlib.AbstractContextManager[None]:
+    # -- locks, which are files: ``salt.cache`` has no compare-and-set ---------------------------------------------------
+
+    def lock(self, *names: str) -> contextlib.AbstractContextManager[Any]:
         """
-        Hold the lock of these names on this master, as ``Locks.hold``. Hold one lock at a time. With sqlite all that changes
-        a job is ``together``, in a transaction.
+        Hold the lock of these names: only one process of this master at a time changes a job. Hold one lock at a time:
+        different names may share a file. With sqlite all that changes a job is ``together``, in a transaction.
+
+        :raises SaltCacheError: if that fails.
         """
-        return self._locks.hold(*names) if self.file is None else contextlib.nullcontext()
+        if self.file is not None:
+            return contextlib.nullcontext()
+        return self._held(f"{zlib.crc32(chr(0).join(names).encode()) % FILES:02x}")
+
+    def takes(self, jid: str) -> bool:
+        """Take a jid; False if another publish of this master has just taken it. True if that is not known."""
+        wanted = jid.encode()[-_JID_BYTES:].ljust(_JID_BYTES, b"\0")
+        try:
+            with self._held(_TAKEN) as handle:
+                known = os.pread(handle, _LAST * _JID_BYTES, 0)
+                if any(known.startswith(wanted, at) for at in range(0, len(known), _JID_BYTES)):
+                    return False
+                os.pwrite(handle, (wanted + known)[: _LAST * _JID_BYTES], 0)
+        except (SaltCacheError, OSError) as exc:
+            self.quiet.warning("takes", "Two publishes at one moment may get the same jid: %s", exc)
+        return True
+
+    @contextlib.contextmanager
+    def _held(self, name: str) -> Iterator[int]:
+        path, handle = f"{self.cachedir}/salt_cache.locks/{name}", -1
+        try:
+            try:
+                handle = open_lock(path)
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            except (StateError, OSError) as exc:  # as on a network file system without locks
+                raise SaltCacheError(f"Job cache lock {path} cannot be held: {exc}") from exc
+            try:
+                yield handle
+            finally:
+                # Closing is not enough: a child process that was forked meanwhile has the file open too.
+                fcntl.flock(handle, fcntl.LOCK_UN)
+        finally:
+            if handle >= 0:
+                os.close(handle)
 
 
 def store_of(opts: Any) -> Store:
@@ -245,63 +266,3 @@ def _own_options(opts: Mapping[str, Any]) -> JobCacheSettings:
     except SettingsError as exc:
         log.error("The option salt_cache is ignored: %s", exc)
         return JobCacheSettings()
-
-
-# -- locks ----------------------------------------------------------------------------------------------------------------
-
-FILES = 64  # a fixed number, so that files never pile up
-#: The file of the names that were taken last, how many it holds, and the bytes of each.
-_TAKEN, _LAST, _NAME_BYTES = "taken", 64, 64
-
-
-class Locks:
-    """
-    File locks below the cache directory: only one process of this master at a time changes a job. ``salt.cache`` has no
-    compare-and-set. Never hold two locks at once: different names may share a file.
-
-    :param cachedir: the master's cache directory.
-    """
-
-    def __init__(self, cachedir: str) -> None:
-        self._folder = os.path.join(cachedir, "salt_cache.locks")
-
-    @contextlib.contextmanager
-    def hold(self, *names: str) -> Iterator[None]:
-        """Hold the lock of these names. :raises SaltCacheError: if that fails."""
-        with self._held(f"{zlib.crc32(chr(0).join(names).encode()) % FILES:02x}"):
-            yield
-
-    def take(self, name: str) -> bool:
-        """
-        Take a name, unless it is among the names taken last on this master; return whether this call took it.
-
-        :raises SaltCacheError: if that cannot be told.
-        """
-        wanted = name.encode()[-_NAME_BYTES:].ljust(_NAME_BYTES, b"\0")
-        with self._held(_TAKEN) as handle:
-            try:
-                known = os.pread(handle, _LAST * _NAME_BYTES, 0)
-                if any(known.startswith(wanted, at) for at in range(0, len(known), _NAME_BYTES)):
-                    return False
-                os.pwrite(handle, (wanted + known)[: _LAST * _NAME_BYTES], 0)
-            except OSError as exc:
-                raise SaltCacheError(f"{self._folder}/{_TAKEN} cannot be written: {exc}") from exc
-        return True
-
-    @contextlib.contextmanager
-    def _held(self, name: str) -> Iterator[int]:
-        path, handle = f"{self._folder}/{name}", -1
-        try:
-            try:
-                handle = open_lock(path)
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            except (StateError, OSError) as exc:  # as on a network file system without locks
-                raise SaltCacheError(f"Job cache lock {path} cannot be held: {exc}") from exc
-            try:
-                yield handle
-            finally:
-                # Closing is not enough: a child process that was forked meanwhile has the file open too.
-                fcntl.flock(handle, fcntl.LOCK_UN)
-        finally:
-            if handle >= 0:
-                os.close(handle)

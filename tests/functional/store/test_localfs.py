@@ -10,7 +10,7 @@ import salt.cache
 import salt.config
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.store.local import Local
+from saltext.jobs.core.store.drivers import Local
 
 SHAPES = [None, False, 0, "", [], {}, "ünï", b"\xff\x00", {1: {"a": None}}, [1.5, {"x": [True]}], "x" * 300_000]
 
