@@ -37,27 +37,23 @@ def about_files(user: str, folder: pathlib.Path, most: int | None = None, closed
         if status.st_uid != owner:
             return [f"{path} does not belong to the master's user {user}: chown -R {user} {folder}"]
         if status.st_mode & closed and not stat.S_ISLNK(status.st_mode):
-            what = "written" if status.st_mode & READABLE else "read"
-            return [
-                f"{path} can be {what} by others than {user}: chmod -R go{'-w' if closed == READABLE else '='} {folder}"
-            ]
+            what, mode = "written" if status.st_mode & READABLE else "read", "-w" if closed == READABLE else "="
+            return [f"{path} can be {what} by others than {user}: chmod -R go{mode} {folder}"]
     return []
 
 
 def about_disk(folder: pathlib.Path) -> list[str]:
     """Return findings if space or inodes are scarce on the disk of a directory that may not exist yet."""
-    folder = _existing(folder)
+    while not folder.exists():
+        folder = folder.parent
     disk, found = os.statvfs(folder), []
     free = disk.f_bavail * disk.f_frsize
     if free < LEAST_BYTES:
-        found.append(
-            f"the disk of {folder} has {free >> 20} MB left, and nothing is published before it is on the disk: make room"
-        )
+        left = f"the disk of {folder} has {free >> 20} MB left"
+        found.append(f"{left}, and nothing is published before it is on the disk: make room")
     if disk.f_files and disk.f_favail < LEAST_INODES * disk.f_files:
-        found.append(
-            f"the disk of {folder} has {disk.f_favail} inodes left, of {disk.f_files}, and each new file needs one: "
-            "remove files"
-        )
+        left = f"the disk of {folder} has {disk.f_favail} inodes left, of {disk.f_files}"
+        found.append(f"{left}, and each new file needs one: remove files")
     return found
 
 
@@ -71,9 +67,3 @@ def is_full(folder: str) -> bool:
     free = (disk.f_bavail if os.geteuid() else disk.f_bfree) * disk.f_frsize
     lacks_inodes = bool(disk.f_files) and disk.f_ffree < FULL_INODES
     return free < least or lacks_inodes or bool(disk.f_flag & os.ST_RDONLY)
-
-
-def _existing(folder: pathlib.Path) -> pathlib.Path:
-    while not folder.exists():
-        folder = folder.parent
-    return folder

@@ -11,13 +11,7 @@ from saltext.jobs.core.store.store import Store
 
 
 def backup(store: Store, path: Any) -> dict[str, Any]:
-    """
-    Copy the file as it is at this moment.
-
-    :param path: of the copy; absolute.
-    :return: path and bytes.
-    :raises Refused: if that cannot be done.
-    """
+    """Copy the file as it is at this moment, and return path and bytes of the copy. :raises Refused:"""
     tables = _file_of(store, "backup")
     if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path:
         raise Refused(f"path is {path!r}; accepted is the absolute path of a file")
@@ -31,17 +25,10 @@ def backup(store: Store, path: Any) -> dict[str, Any]:
 
 
 def recover(store: Store, path: Any) -> dict[str, int]:
-    """
-    Copy the readable records of a damaged file into the file in use, as ``core.sqlite.recovery``.
-
-    :raises Refused: if that cannot be done.
-    """
+    """Copy the readable records of a damaged file into the file in use, as ``core.sqlite.recovery``. :raises Refused:"""
     tables = _file_of(store, "recover")
-    if (
-        not isinstance(path, str)
-        or not os.path.isfile(path)
-        or os.path.realpath(path) == os.path.realpath(tables.place)
-    ):
+    named = isinstance(path, str) and os.path.isfile(path) and path
+    if not named or os.path.realpath(named) == os.path.realpath(tables.place):
         raise Refused(f"path is {path!r}; accepted is the path of a file that was set aside")
     from saltext.jobs.core.sqlite.recovery import recover as recovered
 

@@ -75,13 +75,10 @@ class Keys:
         """Return the key of an unchecked id; None if the driver cannot take it."""
         if self._unsafe is None and self.longest >= _COMMON_BYTES and type(value) is str and _COMMON(value):
             return value
-        text = plain(value)
-        key = None if text is None else self.encode(text)
+        key = plain(value)
+        if key is not None and self._unsafe is not None:
+            key = self._unsafe.sub(_escape, key)
         return None if key is None or len(key.encode()) > self.longest else key
-
-    def encode(self, text: str) -> str:
-        """Return the key of a plain id."""
-        return self._unsafe.sub(_escape, text) if self._unsafe is not None else text
 
     def decode(self, key: str) -> str:
         """Return the id of a key."""

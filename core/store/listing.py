@@ -100,15 +100,11 @@ def newest_jobs(store: Store, count: int, without_find_job: bool) -> list[dict[s
 @functools.lru_cache(maxsize=64)
 def _begun(date: str) -> str:
     """Return a day as Salt shows it; empty if it is not a day."""
-    return str(salt.utils.jid.jid_to_time(f"{date}{'0' * 12}"))[:-16] if _is_day(date) else ""
-
-
-def _is_day(date: str) -> bool:
     try:
-        datetime.date(int(date[:4]), int(date[4:6]), int(date[6:]))
+        datetime.datetime.strptime(date, "%Y%m%d")
     except ValueError:
-        return False
-    return True
+        return ""
+    return str(salt.utils.jid.jid_to_time(f"{date}{'0' * 12}"))[:-16]
 
 
 def describe(form: Callable[[str, Any], dict[str, Any]], jid: str, load: dict[str, Any]) -> dict[str, Any]:

@@ -200,16 +200,3 @@ def test_what_can_be_read_is_brought_back(filled, path):
     found = search(Store(filled), Query(minion=FLEET[0], limit=1000))["jobs"]
     assert {row["JID"] for row in found} >= set(loads) - {None} and banks.is_sound()
     assert recover(filled, aside)["written"] == 0
-
-
-def test_a_file_that_cannot_be_brought_back_is_named(filled, path, tmp_path):
-    (tmp_path / "text").write_text("no database" * 100)
-    for name, why in (
-        ("/nowhere", "accepted is the path"),
-        (path, "accepted is the path"),
-        (7, "accepted is the path"),
-    ):
-        with pytest.raises(Exception, match=why):
-            recover(filled, name)
-    with pytest.raises(Exception, match=r"text cannot be brought back: nothing of .*text can be read"):
-        recover(filled, str(tmp_path / "text"))

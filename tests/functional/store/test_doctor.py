@@ -8,10 +8,10 @@ import pathlib
 import sqlite3
 
 import pytest
-import salt.config
 import salt.loader
 
 from saltext.jobs.core.disk.surroundings import is_full
+from tests.functional.options import options_in
 from tests.functional.store.banks import banks_of
 from tests.functional.store.test_contract import JID, LOAD, Returner
 from tests.user import USER
@@ -19,16 +19,8 @@ from tests.user import USER
 
 @pytest.fixture(params=["sqlite", "localfs"])
 def opts(request, tmp_path):
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    own = {
-        "cachedir": str(folder),
-        "pki_dir": str(folder),
-        "extension_modules": f"{folder}/ext",
-        "cache": request.param,
-    }
-    own.update({"id": "m_master", "master_job_cache": "salt_cache", "user": USER})
-    return {**salt.config.DEFAULT_MASTER_OPTS, **own}
+    (tmp_path / "cache").mkdir()
+    return options_in(tmp_path, cache=request.param, master_job_cache="salt_cache", user=USER)
 
 
 def examined(opts, **more):
@@ -143,33 +135,25 @@ def test_a_file_that_was_set_aside_is_reported(opts, disk):
     assert ("set aside" in told(opts)) is (opts["cache"] == "sqlite")
 
 
-class TestSqlite:
-    @pytest.fixture(params=["sqlite"])
-    def opts(self, request, tmp_path):
-        own = {"cachedir": str(tmp_path), "pki_dir": str(tmp_path), "extension_modules": f"{tmp_path}/ext"}
-        own.update({"cache": "sqlite", "id": "m_master", "master_job_cache": "salt_cache", "user": USER})
-        return {**salt.config.DEFAULT_MASTER_OPTS, **own}
+@pytest.mark.parametrize("opts", ["sqlite"], indirect=True)
+def test_a_driver_that_cannot_be_used_is_reported(opts, disk):
+    found = examined(opts, sqlite_cache_path="relative")
+    assert found["usable"] is False and found["jobs"] is None
+    assert "cannot be used" in found["findings"][0] and "sqlite_cache_path is 'relative'" in found["findings"][0]
 
-    def test_a_driver_that_cannot_be_used_is_reported(self, opts, disk):
-        found = examined(opts, sqlite_cache_path="relative")
-        assert found["usable"] is False and found["jobs"] is None
-        assert "cannot be used" in found["findings"][0] and "sqlite_cache_path is 'relative'" in found["findings"][0]
 
-    def test_a_file_that_others_may_read_is_reported(self, opts, disk):
-        Returner(opts).save_load(JID, LOAD, minions=["web1"])
-        os.chmod(os.path.join(opts["cachedir"], "cache.sqlite"), 0o644)
-        assert f"cache.sqlite can be read by others than {USER}: chmod -R go= " in told(opts)
-
-    def test_damage_is_reported_and_the_file_left_alone(self, opts, disk):
-        banks = banks_of(opts)
-        for number in range(200):
-            banks.store("bank", str(number), "x" * 1000)
-        path = os.path.join(opts["cachedir"], "cache.sqlite")
-        with contextlib.closing(sqlite3.connect(path)) as sql:
-            sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        with open(path, "r+b") as stream:
-            stream.seek(8192 * 16)
-            stream.write(b"\xff" * 4000)
-        assert "cache.sqlite is damaged (" in told(opts)
-        assert os.listdir(opts["cachedir"]).count("cache.sqlite") == 1
-        assert not [name for name in os.listdir(opts["cachedir"]) if "damaged" in name]
+@pytest.mark.parametrize("opts", ["sqlite"], indirect=True)
+def test_a_file_that_others_may_read_and_damage_are_reported_and_the_file_left_alone(opts, disk):
+    banks = banks_of(opts)
+    for number in range(200):
+        banks.store("bank", str(number), "x" * 1000)
+    path = os.path.join(opts["cachedir"], "cache.sqlite")
+    os.chmod(path, 0o644)
+    assert f"cache.sqlite can be read by others than {USER}: chmod -R go= " in told(opts)
+    with contextlib.closing(sqlite3.connect(path)) as sql:
+        sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with open(path, "r+b") as stream:
+        stream.seek(8192 * 16)
+        stream.write(b"\xff" * 4000)
+    assert "cache.sqlite is damaged (" in told(opts)
+    assert not [name for name in os.listdir(opts["cachedir"]) if "damaged" in name]

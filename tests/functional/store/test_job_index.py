@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import multiprocessing.connection
 import os
-import pathlib
-import random
 import shutil
-import signal
 import sqlite3
-import struct
 import time
 
 import pytest
 import salt.config
 import salt.payload
 
-from saltext.jobs.core.disk.job_summary import has_failed
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.ledger import jobs
 from saltext.jobs.core.ledger.tables import JOBS, VALUES
 from saltext.jobs.core.store.listing import all_jobs
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store
 from tests.functional.store.banks import banks_of
 from tests.functional.store.beside import writer
-from tests.functional.store.test_contract import FORK, LOAD, Returner, in_processes
-from tests.waiting import SOON, stretched
+from tests.functional.store.test_contract import LOAD, Returner
+from tests.waiting import stretched
 
 NOW = time.time()
 JIDS = [jid_at(NOW - 3600 * number) for number in range(30)]
@@ -145,87 +137,3 @@ class TestRemoval:
         large.returner({"jid": jid, "id": "late", "return": 1})
         large.sweep_in(0)
         assert list(large.get_jids()) == [jid] and len(large.get_jid(jid)) == 4001
-
-
-def write_for_ever(opts, writing, seed):
-    """Store and remove jobs and returns, and report each publish that was stored."""
-    chance, job_cache = random.Random(seed), Returner(opts)
-    banks, jids = banks_of(opts), []
-    for number in itertools.count():
-        jid = f"2026051{seed}{number // 3600:02}{number // 60 % 60:02}{number % 60:02}000000"
-        job_cache.save_load(jid, {**LOAD, "jid": jid}, minions=chance.sample(FLEET, chance.choice((1, 5, 200))))
-        os.write(writing, f"{jid}\n".encode())
-        jids.append(jid)
-        for minion in chance.sample(FLEET, 3):
-            job_cache.returner(
-                {"jid": chance.choice(jids), "id": minion, "return": 1, "retcode": chance.choice((0, 2))}
-            )
-        if chance.random() < 0.1:
-            gone = jids.pop(chance.randrange(len(jids)))
-            os.write(writing, f"-{gone}\n".encode())
-            banks.remove_older(
-                ["jobs/published", "jobs/minions", "jobs/loads"], "jobs/returns", [gone], time.time() + 60
-            )
-
-
-def assert_it_fits(opts):
-    """The index matches the records."""
-    store, banks = Store(opts), banks_of(opts)
-    assert banks.is_sound() and not banks.damaged()
-    listed = {jid: set(store.fetch("jobs/minions", jid)) for jid in store.keys("jobs/minions")}
-    returns = {
-        jid: dict(store.driver.fetch_each(f"jobs/returns/{jid}", store.keys(f"jobs/returns/{jid}")))
-        for jid in store.driver.banks("jobs/returns")
-    }
-    loads = set(store.keys("jobs/loads"))
-    assert set(all_jobs(store, False)) == loads == set(store.keys("jobs/published"))
-    failed = {jid for jid in returns if any(has_failed(record) for record in returns[jid].values())}
-    assert set(jobs.failed(banks.tables, "", "~")) == failed
-    for minion in FLEET[::40]:
-        wanted = {jid for jid in loads if minion in listed.get(jid, ()) or minion in returns.get(jid, ())}
-        assert set(jobs.near(banks.tables, "", "~", minion)) == wanted
-    return loads
-
-
-def moved(path):
-    """
-    How many bytes of the log are in the file already, or about to be: they were on the disk before, and no power cut takes
-    them. The log's index has the numbers of those frames behind its two headers, and behind the marks of readers and locks.
-    """
-    index = pathlib.Path(f"{path}-shm").read_bytes()
-    frames = max(struct.unpack_from("=I", index, place)[0] for place in (96, 128))
-    page = struct.unpack_from(">I", pathlib.Path(f"{path}-wal").read_bytes(), 8)[0]
-    return 32 + frames * (24 + page)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_a_power_cut_at_any_point_leaves_consistent_records_and_every_confirmed_publish(opts, path, tmp_path, seed):
-    """Writers are killed, and the log is cut off at any byte."""
-    chance = random.Random(seed)
-    Returner(opts).save_load(JIDS[0], {**LOAD, "jid": JIDS[0]}, minions=["web1"])
-    reading, writing = os.pipe()
-    processes = [FORK.Process(target=write_for_ever, args=(opts, writing, number)) for number in range(3)]
-    for process in processes:
-        process.start()
-    assert multiprocessing.connection.wait([reading], stretched(SOON)), "one has begun"
-    time.sleep(chance.uniform(0.5, 1.5))
-    for process in processes:
-        os.kill(process.pid, signal.SIGKILL)
-    for process in processes:
-        process.join(stretched(SOON))
-    os.close(writing)
-    with os.fdopen(reading) as stream:
-        lines = stream.read().split("\n")[:-1]
-    told = {line for line in lines if line[0] != "-"} - {line[1:] for line in lines if line[0] == "-"}
-    size = os.stat(f"{path}-wal").st_size
-    for number, cut in enumerate([0, *(chance.randrange(size - moved(path) + 1) for _ in range(6))]):
-        folder = tmp_path / f"cut{number}"
-        folder.mkdir()
-        copy = {**opts, "cachedir": str(folder), "pki_dir": str(folder)}
-        for end in ("", "-wal"):
-            shutil.copyfile(path + end, folder / f"cache.sqlite{end}")
-        with open(folder / "cache.sqlite-wal", "r+b") as log:
-            log.truncate(size - cut)
-        (loads,) = in_processes(1, lambda _, copy=copy: assert_it_fits(copy))
-        assert isinstance(loads, set), loads
-        assert cut or told <= loads

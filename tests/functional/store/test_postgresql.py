@@ -168,34 +168,6 @@ class TestTheServerAndItsTables:
 
 
 class TestFaults:
-    @pytest.mark.parametrize("seed", range(2))
-    def test_a_confirmed_write_outlives_a_server_that_is_killed(self, opts, cache, server, seed):
-        chance, banks, told = random.Random(seed), banks_of(opts), {}
-        cache.store("bank", "first", 1)
-        for round_ in range(3):
-            reading, writing = os.pipe()
-            process = FORK.Process(target=_write_for_ever, args=(opts, writing, str(round_)))
-            process.start()
-            os.close(writing)
-            assert multiprocessing.connection.wait([reading], stretched(SOON)), "it has begun"
-            time.sleep(chance.uniform(0, 0.4))
-            server.kill()
-            time.sleep(chance.uniform(0, 0.5))
-            server.start()
-            time.sleep(chance.uniform(0.2, 0.6))
-            process.kill()
-            process.join(stretched(SOON))
-            with os.fdopen(reading) as stream:
-                lines = stream.read().split("\n")[:-1]
-            assert lines
-            for line in lines:
-                key, value = line.split(" ")
-                told[key] = int(value)
-            for key, value in told.items():
-                found = banks.fetch("bank", key)
-                assert found in (value, value + 7), key
-                assert banks.fetch("twin", key) == found, "both of a call or none"
-
     @pytest.fixture
     def patient(self, opts):
         """Options with which a server is waited for longer the busier the machine is: its start takes longer, too."""
@@ -333,14 +305,6 @@ class TestFaults:
             server.server.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
             server.server.execute(f"DROP TABLESPACE IF EXISTS s{name}")
             subprocess.run(["umount", "-l", str(folder)], check=False)
-
-
-def _write_for_ever(opts, writing, name):
-    store = Store(opts)
-    for number in itertools.count():
-        key = f"{name}.{number % 7}"
-        store.driver.store_all([("bank", key, number), ("twin", key, number)])
-        os.write(writing, f"{key} {number}\n".encode())
 
 
 class TestLogins:

@@ -134,30 +134,6 @@ class TestTheFile:
 
 
 class TestManyWriters:
-    def test_a_writer_waits_for_a_slow_one(self, opts, cache):
-        banks = banks_of(opts)
-        cache.store("bank", "key", 0)
-        begun, was_read, order = threading.Event(), threading.Event(), []
-
-        def slow():
-            with banks.transaction():
-                banks.store("bank", "slow", 1)
-                begun.set()
-                was_read.wait(stretched(SOON))
-                time.sleep(0.5)  # in which the other one comes
-                order.append("slow")
-
-        thread = threading.Thread(target=slow)
-        thread.start()
-        begun.wait(stretched(SOON))
-        assert cache.list("bank") == ["key"], "who reads does not wait, and sees no half of it"
-        was_read.set()
-        cache.store("bank", "key", 1)
-        order.append("the other")
-        thread.join()
-        assert order == ["slow", "the other"]
-        assert sorted(cache.list("bank")) == ["key", "slow"]
-
     def test_the_log_starts_again_though_there_is_always_a_reader(self, opts, cache, path):
         cache.store("bank", "key", 0)
         begun, ended = FORK.Barrier(2), FORK.Event()
@@ -226,38 +202,6 @@ class TestManyWriters:
             thread.start()
             thread.join()
         assert 0 < before <= len(open_files(tmp_path)) <= before + 9
-
-    @pytest.mark.parametrize("seed", range(2))
-    def test_a_confirmed_write_of_a_killed_writer_is_there(self, opts, cache, seed, tmp_path):
-        """Each writer notes in a pipe what has been stored; the pipes outlive it."""
-        chance, banks = random.Random(seed), banks_of(opts)
-        cache.store("bank", "first", 1)
-        told = {}
-        for round_ in range(6):
-            writers = []
-            for number in range(3):
-                reading, writing = os.pipe()
-                process = FORK.Process(target=_write_for_ever, args=(banks, writing, f"{round_}.{number}"))
-                process.start()
-                os.close(writing)
-                writers.append((process, reading))
-            assert all(multiprocessing.connection.wait([reading], stretched(SOON)) for _, reading in writers), (
-                "each has begun"
-            )
-            time.sleep(chance.uniform(0.01, 0.08))
-            for process, _ in writers:
-                os.kill(process.pid, signal.SIGKILL)
-            for process, reading in writers:
-                process.join(stretched(SOON))
-                with os.fdopen(reading) as stream:
-                    for line in stream.read().split("\n")[:-1]:
-                        key, value = line.split(" ")
-                        told[key] = int(value)
-            for key, value in told.items():
-                found = banks.fetch("bank", key)
-                assert found in (value, value + 7), key  # the next one may have been stored, and not been told of
-                assert banks.fetch("twin", key) == found, "both of a transaction or none"
-        assert len(told) > 10 and banks.is_sound()
 
 
 def _write_for_ever(banks, writing, name):
@@ -335,32 +279,6 @@ def test_a_process_that_is_forked_while_another_thread_is_at_work_finds_nothing_
     (error,) = in_processes(1, lambda _: banks.store("bank", "forked", 1))
     thread.join()
     assert error is None and banks.keys("bank") == ["forked", "key", "thread"]
-
-
-class TestFaults:
-    def test_a_full_disk_is_an_error_and_nothing_is_lost(self, opts, cache, path):
-        cache.store("bank", "kept", "x" * 1000)
-        size = os.stat(f"{path}-wal").st_size
-
-        def fill(_):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size + 500_000, resource.RLIM_INFINITY))
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            stored = 0
-            for stored in itertools.count():
-                try:
-                    cache.store("bank", f"more{stored}", "x" * 10_000)
-                except SaltCacheError as exc:
-                    error = str(exc)
-                    break
-            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-            cache.store("bank", "after", stored)
-            return stored, error
-
-        ((stored, error),) = in_processes(1, fill)
-        assert stored > 10 and f"more{stored}" in error and ("full" in error or "disk I/O error" in error)
-        assert cache.fetch("bank", "kept") == "x" * 1000
-        assert cache.fetch("bank", "after") == stored and len(cache.list("bank")) == stored + 2
-        assert banks_of(opts).is_sound()
 
 
 class TestCopies:
