@@ -226,16 +226,13 @@ def _publish(store: Store, key: str, clear_load: dict[str, Any], minions: Iterab
     origin, is_fresh = store.published_for(jid)
     if is_own := isinstance(clear_load, OwnLoad):
         is_fresh = clear_load.is_first
-    unlimited = _never_unlimited if who and who.kind in (users.TOKEN, users.PASSWORD) else _is_unlimited
-    is_limited = records.is_limited(load, unlimited)
-    record = publish_of(jid, load, named, origin, not is_own, is_fresh, is_limited)
+    record = publish_of(jid, load, named, origin, not is_own, is_fresh, _is_limited(load, who))
     if store.log is not None and not record.listed:
         store.log.append(record)  # a question of an engine
         return
     try:
-        store.together(
-            lambda: records.publish(store, key, load, named, __opts__.get("id"), unlimited), record, durable=True
-        )
+        master = str(__opts__.get("id"))
+        store.together(lambda: records.publish(store, key, load, named, master, record.limited), record, durable=True)
     except SaltCacheError as exc:
         if not identity.in_publish():
             raise
@@ -289,16 +286,14 @@ def _as_published(load: dict[str, Any]) -> tuple[dict[str, Any], users.Identity 
     return (kept, None) if who is None else ({**kept, users.WHO: who.as_record()}, who)
 
 
-def _never_unlimited(_user: str) -> bool:
-    """Tell that a user of external_auth may not publish without limit: access lists apply, whatever the user's name is."""
-    return False
-
-
-def _is_unlimited(user: str) -> bool:
-    """Tell whether a user who has used the key of the master's user may publish without limit."""
+def _is_limited(load: Mapping[str, Any], who: users.Identity | None) -> bool:
+    """Tell whether a user may not publish everything. One of external_auth may not, whatever the user's name is."""
+    if (who and who.kind in (users.TOKEN, users.PASSWORD)) or (load.get("kwargs") or {}).get("eauth"):
+        return True
+    user = str(load.get("user") or "")  # who has used the key of the master's user
     if user.startswith("sudo_"):
-        return not __opts__.get("sudo_acl")
-    return user in ("", "root", __opts__.get("user", "root"))
+        return bool(__opts__.get("sudo_acl"))
+    return user not in ("", "root", __opts__.get("user"))
 
 
 def _reported_minions(load: Mapping[str, Any]) -> list[Any]:

@@ -64,7 +64,11 @@ def leader_of(line: bytes) -> Leader | None:
 
 def this_process(epoch: int, master: str, run: str) -> Leader:
     """Return this process as the leader of an epoch."""
-    return Leader(os.getpid(), _name_of(os.geteuid()), socket.gethostname(), VERSION, epoch, master, run)
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return Leader(os.getpid(), user, socket.gethostname(), VERSION, epoch, master, run)
 
 
 class Lead(NamedTuple):
@@ -171,10 +175,3 @@ class FileLease(Lease):
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
-
-
-def _name_of(user: int) -> str:
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return str(user)

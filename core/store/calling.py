@@ -15,7 +15,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import salt.loader
@@ -110,8 +110,10 @@ class Calls:
 
     def error(self, name: str, bank: str, key: object, exc: Exception) -> SaltCacheError:
         """Return the error that says that ``name`` failed: an Outage, Undecodable, or another SaltCacheError."""
-        kind = Outage if _is_outage(exc) else SaltCacheError
-        if kind is SaltCacheError and name in _READS and _is_damage(exc):
+        kind = SaltCacheError
+        if any(map(_is_outage, _causes(exc))):
+            kind = Outage
+        elif name in _READS and any(map(_is_damage, _causes(exc))):
             kind = Undecodable
         elif isinstance(exc, (JobsError, sqlite3.Error)) and not isinstance(exc, RowRefused):  # of our own tables
             kind = Outage
@@ -121,8 +123,7 @@ class Calls:
     def _open(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         """Load the driver: once, and again after it failed."""
         with loading():
-            if self._opened is None:
-                self._opened = self._load()
+            self._opened = self._opened or self._load()
             return self._opened
 
     def _load(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
@@ -154,24 +155,23 @@ def run(modules: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
     return contextvars.Context().run(modules.run, function, *args, **kwargs)
 
 
-def _is_outage(exc: BaseException | None) -> bool:
+def _causes(exc: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it came from."""
     while exc is not None:
-        name = type(exc).__name__
-        if isinstance(exc, (ConnectionError, TimeoutError, socket.timeout, socket.gaierror)) or name in _AWAY:
-            return True
-        if name in ("OperationalError", "InterfaceError") and exc.args and exc.args[0] in _MYSQL_AWAY:
-            return True
+        yield exc
         exc = exc.__cause__ or exc.__context__
-    return False
 
 
-def _is_damage(exc: BaseException | None) -> bool:
+def _is_outage(exc: BaseException) -> bool:
+    name = type(exc).__name__
+    if name in ("OperationalError", "InterfaceError") and exc.args and exc.args[0] in _MYSQL_AWAY:
+        return True
+    return isinstance(exc, (ConnectionError, TimeoutError, socket.gaierror)) or name in _AWAY
+
+
+def _is_damage(exc: BaseException) -> bool:
     """Tell whether an error of ``fetch`` says that the record is damaged: msgpack raises a ValueError."""
-    while exc is not None:
-        if isinstance(exc, (SaltDeserializationError, ValueError)) or type(exc).__name__ in _DAMAGE:
-            return True
-        exc = exc.__cause__ or exc.__context__
-    return False
+    return isinstance(exc, (SaltDeserializationError, ValueError)) or type(exc).__name__ in _DAMAGE
 
 
 def _reason(exc: BaseException) -> str:

@@ -99,8 +99,10 @@ class Kept:
         """Tell whether there is a load that is not believed, and log that."""
         if not self.load or self.is_believed or self.publication is None:
             return False
-        refused = "The load of job %s is not the one that master %s published: it is not believed"
-        store.quiet.error(key, refused, key, self.publication.by)
+        by = self.publication.by
+        store.quiet.error(
+            key, "The load of job %s is not the one that master %s published: it is not believed", key, by
+        )
         return True
 
     def add_minions(self, store: Store, key: str, minions: Iterable[str]) -> None:
@@ -115,26 +117,27 @@ def publish(
     key: str,
     load: Mapping[str, Any],
     named: Collection[str],
-    master: Any,
-    unlimited: Callable[[str], bool],
+    master: str,
+    limited: bool,
 ) -> None:
     """
     Store the load and the minions of this master's publish. The first load of a job stays; a later publish of the job adds
     its minions. The minions of another job under the same jid are marked as ``added``: the first job was not for them.
 
-    :param named: the matched minions.
-    :param master: this master's id.
-    :param unlimited: tells whether a user may publish everything, limited by no access list.
+    :param named: the matched minions. :param master: this master's id.
+    :param limited: whether the load's user may not publish everything.
     """
     with store.lock(key):
         job = Kept(store, key)
         known, before, is_same = job.publication, job.minions, True
         writes: list[tuple[str, str, Any]] = []
         if job.is_published and job.is_believed:
-            by, of = (known.by, known.load) if known else (str(master), digest(job.load))
-            is_same = _is_of_the_same_job(load, job.load, unlimited)
+            by, of = (known.by, known.load) if known else (master, digest(job.load))
+            # Salt's own batches publish their first part in the name of their user, and all others in that of the master's.
+            names = ("fun", "arg", "user") if limited else ("fun", "arg")
+            is_same = len({digest({name: each.get(name) for name in names}) for each in (load, job.load)}) == 1
         else:  # also if the load was removed, by a cluster or a sweep, or is not the published one
-            by, of = str(master), digest(load)
+            by, of = master, digest(load)
             writes.append((LOADS, key, load))
         # Written even if nothing is added: after a replay the job is kept for the full time again.
         writes.append((MINIONS, key, sorted(before.union(named)) if before else named))
@@ -151,20 +154,6 @@ def publish(
 def _seal(store: Store, key: str, load: str, minions: Iterable[str]) -> str:
     """:param load: its digest. :param minions: those that publishes have named."""
     return store.site.tables.seal.mark(minions, PUBLISHED, key, load)
-
-
-def _is_of_the_same_job(load: Mapping[str, Any], first: Mapping[str, Any], unlimited: Callable[[str], bool]) -> bool:
-    """
-    Tell whether a publish is of the same job as the first one. Salt's own batches publish their first part in the name of
-    their user, and all others in the name of the master's user.
-    """
-    names = ("fun", "arg", "user") if is_limited(load, unlimited) else ("fun", "arg")
-    return digest({name: load.get(name) for name in names}) == digest({name: first.get(name) for name in names})
-
-
-def is_limited(load: Mapping[str, Any], unlimited: Callable[[str], bool]) -> bool:
-    """Tell whether the user of a load may not publish everything."""
-    return bool((load.get("kwargs") or {}).get("eauth")) or not unlimited(str(load.get("user") or ""))
 
 
 def published_before(store: Store, key: str, is_ours: Callable[[str], bool]) -> list[Published]:
