@@ -45,9 +45,6 @@ HAS_START_EVENT = _MAJOR >= 3008
 #: Salt 3008 runs a batch manager of its own beside ours.
 HAS_NATIVE_BATCHES = _MAJOR >= 3008
 
-#: Minions of Salt 3008 may have resources, which targets match and which have no keys.
-HAS_RESOURCES = _MAJOR >= 3008
-
 #: The event bus is a stream of msgpack frames on the publisher's socket. On Salt 3006 the frames differ between patch
 #: releases, and Salt's own client is fast.
 HAS_PLAIN_BUS = _MAJOR >= 3007

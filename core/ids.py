@@ -12,8 +12,6 @@ from typing import Any
 
 #: Longest name that file systems and cache drivers accept, in bytes.
 _LONGEST = 255
-#: Seconds by which the time in a jid may differ from the true one: it may be in any time zone.
-TIME_ZONES = 15 * 3600.0
 
 
 def is_plain(name: Any) -> bool:
@@ -25,18 +23,10 @@ def is_plain(name: Any) -> bool:
         return False
     if "/" in name or "\\" in name or not name.isprintable():
         return False
-    if name.isascii():
-        return len(name) <= _LONGEST
-    # A lone surrogate cannot be encoded; only a broken or hostile sender sends such a name.
-    return len(name.encode("utf-8", "replace")) <= _LONGEST and _is_encodable(name)
-
-
-def _is_encodable(name: str) -> bool:
     try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
+        return len(name.encode("utf-8")) <= _LONGEST
+    except UnicodeEncodeError:  # a lone surrogate, which only a broken or hostile sender sends
         return False
-    return True
 
 
 def as_compound(minions: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ lists say. A list that cannot be known without the user's password is neither a 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -85,7 +86,14 @@ class Access:
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self._opts = dict(opts)
-        self._tools: tuple[Any, Any] | None = None
+
+    @functools.cached_property
+    def _auth(self) -> Any:
+        return salt.auth.LoadAuth(self._opts)
+
+    @functools.cached_property
+    def _checks(self) -> _Checks:
+        return _Checks(self._opts)
 
     def of_publisher(self, load: Mapping[str, Any], minions: Iterable[str]) -> Standing:
         """
@@ -109,27 +117,25 @@ class Access:
 
         :raises Exception: as ``of_publisher``.
         """
-        wanted = list(minions)
-        denied: dict[str, str] = {}
-        unsure: dict[str, str] = {}
         if who.kind == MASTER or (who.kind == SUDO and self.sudo_grants(_SUDO + who.name) is None):
             return Standing()
-        if who.kind in (TOKEN, PASSWORD) and who.backends:
-            # A token may belong to any of several backends, so each of them must permit the job.
-            for system in who.backends:
-                standing = self._standing(who.name, self._external(system, who.name), who.name, [system], load, wanted)
-                denied.update(standing.denied)
-                unsure.update(standing.unsure)
-            return Standing(denied, {minion: why for minion, why in unsure.items() if minion not in denied})
-        lists = self.lists_of(who)
-        if lists is None:
-            why = (
-                f"whether {who.name} may still publish {load.get('fun')} is not known, since it is not known which access "
-                "list applies"
-            )
-            return Standing(unsure=dict.fromkeys(wanted, why))
+        what, wanted = shown(load), list(minions)
+        # A token may belong to any of several backends, so each of them must permit the job.
+        systems = who.backends if who.kind in (TOKEN, PASSWORD) else ()
+        sources: dict[str, list[Any] | None] = {system: self._external(system, who.name) for system in systems}
         name = f"minion {who.name}" if who.kind == PEER else who.name
-        return self._standing(name, lists, who.name, [], load, wanted)
+        denied: dict[str, str] = {}
+        unsure: dict[str, str] = {}
+        for system, lists in (sources or {"": self.lists_of(who)}).items():
+            refused, doubt = wanted, "it cannot be told which access list applies"
+            if lists is not None:
+                refused = self.denied(lists, load, wanted)
+                doubt = self._doubt(system, who.name) if refused and system else ""
+            if doubt:
+                unsure |= dict.fromkeys(refused, f"whether {name} may still publish {what} is not known: {doubt}")
+            else:
+                denied |= dict.fromkeys(refused, f"{name} may not publish {what} to it any more")
+        return Standing(denied, {minion: why for minion, why in unsure.items() if minion not in denied})
 
     def lists_of(self, who: Identity) -> list[Any] | None:
         """
@@ -150,24 +156,6 @@ class Access:
     def _publisher_list(self, name: str) -> list[Any]:
         return list(salt.utils.master.get_values_of_matching_keys(self._opts.get("publisher_acl") or {}, name))
 
-    def _standing(
-        self,
-        user: str,
-        lists: list[Any],
-        known_as: str,
-        systems: list[str],
-        load: Mapping[str, Any],
-        minions: Iterable[str],
-    ) -> Standing:
-        denied = self.denied(lists, load, minions)
-        doubt = next((why for system in systems if (why := self._doubt(system, known_as))), "") if denied else ""
-        what = shown(load)
-        if doubt:
-            return Standing(
-                unsure=dict.fromkeys(denied, f"whether {user} may still publish {what} is not known: {doubt}")
-            )
-        return Standing(dict.fromkeys(denied, f"{user} may not publish {what} to it any more"))
-
     def _of_peer(self, minion: str) -> list[Any]:
         """Return what ``peer`` lets a minion publish."""
         peers = self._opts.get("peer")
@@ -181,7 +169,7 @@ class Access:
         config = (self._opts.get("external_auth") or {}).get(system)
         if config is None:
             return ""
-        modules, needs = self._loaded()[0].auth, f"eauth {system} tells it with the password only"
+        modules, needs = self._auth.auth, f"eauth {system} tells it with the password only"
         lists, groups = f"{self._opts.get('eauth_acl_module') or system}.acl", f"{system}.groups"
         if lists in modules:
             try:
@@ -203,8 +191,7 @@ class Access:
     def denied(self, grants: Iterable[Any], load: Mapping[str, Any], minions: Iterable[str]) -> list[str]:
         """Return the ``minions`` for which these grants, an access list in Salt's form, do not permit the job."""
         lists, wanted = list(grants), list(minions)
-        if self._tools is not None:
-            self._tools[1].forget()
+        self._checks.forget()
         if self._allows(lists, load, wanted):
             return []
         # Usually all are denied alike; else each is checked.
@@ -220,12 +207,12 @@ class Access:
     def may_run(self, grants: Iterable[Any], fun: str, arg: Iterable[Any], kwarg: Mapping[str, Any]) -> bool:
         """Tell whether these grants permit a runner function of this master with these arguments."""
         call = {"arg": list(arg), "kwarg": dict(kwarg)}
-        return bool(self._loaded()[1].runner_check(list(grants), fun, call) is True)
+        return bool(self._checks.runner_check(list(grants), fun, call) is True)
 
     def _external(self, system: str, user: str) -> list[Any]:
         if system not in (self._opts.get("external_auth") or {}):
             return []
-        return list(self._loaded()[0].get_auth_list({"eauth": system, "username": user}) or [])
+        return list(self._auth.get_auth_list({"eauth": system, "username": user}) or [])
 
     def _allows(self, lists: list[Any], load: Mapping[str, Any], minions: list[str]) -> bool:
         calls = calls_of(load)
@@ -234,9 +221,4 @@ class Access:
     def _allows_one(self, lists: list[Any], fun: Any, arg: Any, minions: list[str]) -> bool:
         if not isinstance(fun, str) or not isinstance(arg, (list, tuple)):
             return False
-        return bool(self._loaded()[1].auth_check(lists, fun, list(arg), minions, "list", minions=minions))
-
-    def _loaded(self) -> tuple[Any, Any]:
-        if self._tools is None:
-            self._tools = salt.auth.LoadAuth(self._opts), _Checks(self._opts)
-        return self._tools
+        return bool(self._checks.auth_check(lists, fun, list(arg), minions, "list", minions=minions))

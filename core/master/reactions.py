@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.lines import Quiet
@@ -23,59 +23,48 @@ Limit = tuple[int, float]
 _KEYS = 10_000
 
 
-class Limiter:
-    """
-    Counts actions.
-
-    :param steady: returns seconds that only ever rise.
-    """
-
-    def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
-        self._steady = steady
-        #: By key: the times of its actions, the latest last.
-        self.done: collections.OrderedDict[Hashable, collections.deque[float]] = collections.OrderedDict()
-
-    def allows(self, *limits: tuple[Hashable, Limit]) -> bool:
-        """
-        Tell whether all of these limits, ``(key, (count, seconds))`` each, allow one more action; if so, count it.
-        """
-        now, kept = self._steady(), []
-        for key, (count, seconds) in limits:
-            times = self.done.setdefault(key, collections.deque())
-            while times and now - times[0] >= seconds:
-                times.popleft()
-            kept.append((key, times))
-            if len(times) >= count:
-                return False
-        for key, times in kept:
-            times.append(now)
-            self.done.move_to_end(key)
-        while len(self.done) > _KEYS:
-            self.done.popitem(last=False)
-        return True
-
-
-_LIMITER = Limiter()
+#: By file, and by file and key: the times of actions, the latest last.
+Done = collections.OrderedDict[tuple[str, ...], collections.deque[float]]
+_DONE: Done = collections.OrderedDict()
 _QUIET = Quiet(log)
 
 
 def may_act(
-    name: str, limit: Limit, key: str = "", in_all: Limit | None = None, limiter: Limiter | None = None
+    name: str,
+    limit: Limit,
+    key: str = "",
+    in_all: Limit | None = None,
+    done: Done = _DONE,
+    steady: Callable[[], float] = time.monotonic,
 ) -> bool:
     """
-    Tell whether a file of ``reactor/`` may act on one more event; if not, that is logged once a minute.
+    Tell whether a file of ``reactor/`` may act on one more event, and count it; if not, that is logged once a minute.
 
     :param name: the file, without its ending.
     :param limit: how many actions are allowed in how many seconds.
     :param key: the minion or job of the event, if the limit is for each.
     :param in_all: the limit for all of them together.
+    :param done: what has been done; by default in this process.
+    :param steady: returns seconds that only ever rise.
     """
+    now, counted = steady(), []
     # The limit of all comes first: once it is reached, an invented key is not even remembered.
-    limits: list[tuple[Hashable, Limit]] = [] if in_all is None else [(name, in_all)]
-    if (limiter or _LIMITER).allows(*limits, ((name, key), limit)):
-        return True
-    _QUIET.warning(name, "Ignoring an event: events ask for %s more often than its file allows", name)
-    return False
+    for subject, each in (((name,), in_all), ((name, key), limit)):
+        if each is None:
+            continue
+        times = done.setdefault(subject, collections.deque())
+        while times and now - times[0] >= each[1]:
+            times.popleft()
+        if len(times) >= each[0]:
+            _QUIET.warning(name, "Ignoring an event: events ask for %s more often than its file allows", name)
+            return False
+        counted.append((subject, times))
+    for subject, times in counted:
+        times.append(now)
+        done.move_to_end(subject)
+    while len(done) > _KEYS:
+        done.popitem(last=False)
+    return True
 
 
 def ignore(name: str, message: str, *args: object) -> None:

@@ -97,13 +97,6 @@ def test_every_refusal_is_one_line_and_salt_shows_only_its_message(module, error
     assert isinstance(refused.value, CommandExecutionError)
 
 
-def test_on_the_command_line_a_refusal_is_reported_on_standard_error_and_salt_prints_nothing(module, capsys):
-    module.__opts__["fun"] = "batch.status"
-    refusal(module.status)
-    assert capsys.readouterr() == ("", "batch.status needs jid; salt-run -d batch.status describes it\n")
-    assert module.__jid_event__.print_func is None
-
-
 @pytest.mark.parametrize("opts", [{}, {"fun": "other.function"}])
 def test_a_function_that_another_one_calls_prints_nothing(module, capsys, opts):
     module.__opts__ = opts
@@ -112,28 +105,11 @@ def test_a_function_that_another_one_calls_prints_nothing(module, capsys, opts):
     assert module.__jid_event__.print_func is print
 
 
-def test_an_orchestration_gets_only_the_exception(module, capsys):
-    module.__opts__["fun"] = "batch.status"
-    module.__jid_event__ = Event(prints=False)
-    refusal(module.status)
-    assert capsys.readouterr() == ("", "")
-
-
 def test_salt_sees_a_function_that_takes_everything_and_its_documentation(module):
     spec = salt.utils.args.get_function_argspec(module.status)
     assert (spec.varargs, spec.keywords) == ("args", "kwargs")
     assert module.status.__doc__ == "How it stands."
     assert module.status.__name__ == "status"
-
-
-def test_salt_run_prints_the_return_with_our_outputter_and_callers_get_plain_data(module):
-    printed = []
-    module.__opts__ = {"fun": "batch.status"}
-    module.__jid_event__.print_func = lambda suffix, data: printed.append((suffix, data))
-    returned = module.status("1")
-    module.__jid_event__.print_func("ret", {"return": returned, "jid": "2"})
-    assert returned == ("1", False)
-    assert printed == [("ret", {"return": {"outputter": runner.OUTPUTTER, "data": returned}, "jid": "2"})]
 
 
 @pytest.mark.parametrize("called", ["batch.list", "state.orchestrate", None])

@@ -27,7 +27,6 @@ from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed, SiteAway
 from saltext.jobs.core.functions import KILLS
-from saltext.jobs.core.ids import TIME_ZONES
 from saltext.jobs.core.ledger import queue
 from saltext.jobs.core.ledger.log import News
 from saltext.jobs.core.ledger.log import Reader as Log
@@ -231,8 +230,7 @@ class JobCache:
 
     def published_since(self, since):
         world = self._there()
-        latest = world.wall() + TIME_ZONES
-        return {jid: last for jid, (_, last) in world.recorded.items() if since <= last <= latest}
+        return [jid for jid, (_, last) in world.recorded.items() if since <= last]
 
     def returned(self, jid, minions):
         world = self._there()

@@ -58,7 +58,7 @@ def boxes(opts, tmp_path):
         "roster_file": str(roster),
         "sock_dir": str(tmp_path),
     }
-    if compat.HAS_RESOURCES:
+    if compat.HAS_NATIVE_BATCHES:
         from salt.utils.resource_registry import get_registry, reset_registry
 
         reset_registry()
@@ -71,7 +71,7 @@ def boxes(opts, tmp_path):
 
 def test_what_has_no_key_of_its_own_is_in_no_batch_though_salt_targets_it(boxes):
     targeted = salt.utils.minions.CkMinions(boxes).check_minions("web*", "glob")["minions"]
-    assert {"web-box", *(["web-resource"] if compat.HAS_RESOURCES else [])} < set(targeted)
+    assert {"web-box", *(["web-resource"] if compat.HAS_NATIVE_BATCHES else [])} < set(targeted)
     assert asked_for(boxes, "web*").minions == ("web1", "web2")
     assert compat.matched_minions(boxes, "web*", "glob") == ["web1", "web2"]
     with pytest.raises(Refused, match="matches no accepted minion"):

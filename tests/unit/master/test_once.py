@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.master.once import Record, is_recorded, record_of
+from saltext.jobs.core.master.once import LACKS, NOTHING_RUNS, Record, is_recorded, lack_of, record_of
 
 
 @pytest.mark.parametrize("answer", [None, "text", {}, {"job_once": "never"}, {"job_once": {"state": ["never"]}}])
@@ -46,3 +46,17 @@ def test_the_state_never_is_believed_only_for_a_job_younger_than_the_records():
 )
 def test_functions_that_the_executor_lets_pass_are_not_on_record(funs, options, recorded):
     assert is_recorded(funs, options) is recorded
+
+
+@pytest.mark.parametrize(
+    ("told", "lack"),
+    [
+        ({"jid": "0", "job_once": {"state": "never", "recorded_for": 9.0}}, ""),
+        ("Local jobs cache directory not found; you may need to enable cache_jobs on this minion", LACKS),
+        ("ERROR executing ...: Executor 'job_once' is not available", NOTHING_RUNS),
+        (None, LACKS),
+        ({"job_once": "text"}, LACKS),
+    ],
+)
+def test_the_answer_of_a_minion_shows_what_it_lacks(told, lack):
+    assert lack_of(told) == lack

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
+import collections
 import pathlib
 
 import pytest
 
 import saltext.jobs.reactor
-from saltext.jobs.core.master.reactions import Limiter, may_act
+from saltext.jobs.core.master.reactions import may_act
 
 FOLDER = pathlib.Path(saltext.jobs.reactor.__path__[0])
 
 
-def test_two_hundred_events_at_once_do_as_much_as_the_limit_allows(steady):
-    limiter = Limiter(steady)
-    assert sum(may_act("start_batch", (10, 3600), limiter=limiter) for _ in range(200)) == 10
-
-
 def test_in_no_period_is_more_done_than_the_limit_allows(steady):
-    limiter, done = Limiter(steady), []
+    counted, done = collections.OrderedDict(), []
     for _ in range(2000):
         steady.seconds += 0.7
-        if limiter.allows(("x", (3, 10))):
+        if may_act("x", (3, 10), done=counted, steady=steady):
             done.append(steady.seconds)
     assert max(sum(start <= at < start + 10 for at in done) for start in done) == 3
     assert len(done) > 2000 * 0.7 / 10 * 2.5
 
 
 def test_a_minion_has_its_own_limit_and_all_have_one_together(steady):
-    limiter = Limiter(steady)
+    counted = collections.OrderedDict()
 
     def may_replay(minion):
-        return may_act("replay", (2, 600), minion, in_all=(5, 600), limiter=limiter)
+        return may_act("replay", (2, 600), minion, in_all=(5, 600), done=counted, steady=steady)
 
     done = [(minion, may_replay(minion)) for minion in ("a", "a", "a", "b", "b", "c", "d")]
     assert [minion for minion, acted in done if acted] == ["a", "a", "b", "b", "c"]
@@ -40,10 +36,10 @@ def test_a_minion_has_its_own_limit_and_all_have_one_together(steady):
 
 
 def test_invented_names_take_a_bounded_amount_of_memory(steady):
-    limiter = Limiter(steady)
+    counted = collections.OrderedDict()
     for number in range(20_000):
-        assert limiter.allows((number, (1, 10)))
-    assert len(limiter.done) <= 10_000
+        assert may_act("x", (1, 10), str(number), done=counted, steady=steady)
+    assert len(counted) <= 10_000
 
 
 # -- the files themselves ----------------------------------------------------------------------------------------------
