@@ -61,7 +61,6 @@ class Evidence(enum.Enum):
     FETCHED = "fetched"  # the minion had kept its return, which is in the job cache now
     PUBLISHED = "published"  # the master has taken the publish
     UNCONFIRMED = "unconfirmed"  # the publish was begun, and its outcome is not known
-    NOT_SENT = "not sent"  # the publish was claimed, but never made
     REFUSED = "refused"  # the master has published nothing
     FORBIDDEN = "forbidden"  # the master has published nothing, and never will
     MISSED = "missed"  # the publish was made, but the master does not know the minion
@@ -80,7 +79,6 @@ ANSWERS = frozenset({Evidence.RUNS, Evidence.IDLE, Evidence.FETCHED})
 _OUTCOMES = {
     Evidence.PUBLISHED: Outcome.TAKEN,
     Evidence.UNCONFIRMED: Outcome.IN_DOUBT,
-    Evidence.NOT_SENT: Outcome.NOT_SENT,
     Evidence.REFUSED: Outcome.NOT_SENT,
     Evidence.FORBIDDEN: Outcome.NOT_SENT,
     Evidence.MISSED: Outcome.IN_DOUBT,  # the minion may hear it nevertheless, and match the target by itself

@@ -114,7 +114,7 @@ class Effects:
     async def _look_up(self, effect: facts.LookUp) -> Any:
         jid, look_up = effect.jid, self._ports.reader.look_up
         load = self._machine.jobs[jid].load
-        return await self._look(look_up, jid, effect.minions, load, effect.publish, effect.askers)
+        return await self._look(look_up, jid, effect.minions, load, effect.askers)
 
     async def _find_returns(self, effect: facts.FindReturns) -> facts.Fact:
         returned = frozenset(await self._look(self._ports.returns.of, effect.jid, effect.minions))

@@ -142,8 +142,7 @@ class Surveyed(Fact):
 class LookedUp(Fact):
     """
     What is known of a job and some ``minions`` now. ``barred``: their key is not accepted. ``denied``, ``unsure``:
-    ``{minion: reason}``: it must not be published to them, or it is not known whether it may be. ``only``: Unix time of
-    the job's only publish; None if there were several, or if that was not looked up or is not known.
+    ``{minion: reason}``: it must not be published to them, or it is not known whether it may be.
     """
 
     jid: str
@@ -152,7 +151,6 @@ class LookedUp(Fact):
     barred: frozenset[str] = frozenset()
     denied: Mapping[str, str] = field(default_factory=dict)
     unsure: Mapping[str, str] = field(default_factory=dict)
-    only: float | None = None
 
 
 @dataclass(frozen=True)
@@ -260,14 +258,10 @@ class Read(Effect):
 
 @dataclass(frozen=True)
 class LookUp(Effect):
-    """
-    Look up returns, keys, and the access of the publisher and of the ``askers``, with ``publish`` also the job's only
-    publish; then give LookedUp or Unreadable.
-    """
+    """Look up returns, keys, and the access of the publisher and of the ``askers``; then give LookedUp or Unreadable."""
 
     jid: str
     minions: tuple[str, ...]
-    publish: bool = False
     askers: Mapping[str, Identity] = field(default_factory=dict)
 
 

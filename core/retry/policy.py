@@ -282,8 +282,6 @@ def _vanished(case: Case) -> Decision:
         return _run(case, BEGUN)
     if verdict is Verdict.INTERRUPTED:
         return _interrupted(case)
-    if verdict is Verdict.NEVER and delivery.said is not Said.NEVER:
-        return _not_received(case, "the engine ended before it was published", there=True)
     if verdict in _NOT_BEGUN:
         never = _not_received(case, _NOT_BEGUN[verdict], there=True)
         return never if delivery.restarted else _in_vain(case, never)

@@ -96,11 +96,10 @@ class JobReader:
         jid: str,
         minions: tuple[str, ...],
         load: Mapping[str, Any],
-        publish: bool = False,
         askers: Mapping[str, Identity] | None = None,
     ) -> LookedUp:
         """
-        Return what became of a job; with ``publish`` also when it was published, if that was only once.
+        Return what became of a job.
 
         :param askers: ``{minion: the user who requested the job for it by hand}``.
         :raises JobCacheError: when the job cache cannot be read.
@@ -113,9 +112,7 @@ class JobReader:
             denied, unsure = self._access_to(owed, load, askers or {})
         except Exception as exc:  # An eauth module may raise any exception of its client library.
             raise JobCacheError(f"Who may publish job {jid} cannot be checked: {exc}") from exc
-        rows = self._returns.publishes(jid) if publish else []
-        only = rows[0].at if len(rows) == 1 else None
-        return LookedUp(jid, minions, returned, barred, denied, unsure, only=only)
+        return LookedUp(jid, minions, returned, barred, denied, unsure)
 
     def _access_to(
         self, minions: list[str], load: Mapping[str, Any], askers: Mapping[str, Identity]

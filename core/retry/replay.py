@@ -25,9 +25,6 @@ from saltext.jobs.core.retry.waiting import DOUBTED, Gatherings, Outbox, Purpose
 
 #: What a minion waits for before a look: others that are owed the same job, others that have answered, or a set time.
 COMPANY, ANSWERED, LOOK = GATHERINGS = ("company", "answered", "look")
-#: Most seconds between a publish and the time in its record. If they differ more, a replay has made a new record in place
-#: of one that was removed, or the wall clock was set.
-_SAME = 60.0
 #: If the store takes more than this many seconds for a claim, the job is not published: return, key, access and kills are
 #: checked again.
 STALE = 10.0
@@ -202,16 +199,14 @@ class Replays:
     def due(self, gathering: str, jid: str) -> None:
         """Look up the minions that have gathered for a job."""
         wanted = self._gathered.take((gathering, jid), self._queue.now)
-        minions, publish = tuple(minion for minion in wanted if self._queue.entry(minion, jid)), False
-        askers = {}
+        minions, askers = tuple(minion for minion in wanted if self._queue.entry(minion, jid)), {}
         for entry in self._queue.at(jid, minions, *LOOKS):
             again = entry.step is Step.ANSWERED or self._queue.has_answered(entry)
             entry.known.go(Step.LOOKING_AGAIN if again else Step.LOOKING)
-            publish = publish or (again and entry.state is State.CLAIMED)
             if entry.asker is not None:
                 askers[entry.minion] = entry.asker
         if minions:
-            self._queue.want(facts.LookUp(jid, minions, publish, askers))
+            self._queue.want(facts.LookUp(jid, minions, askers))
 
     def unreadable(self, fact: facts.Unreadable) -> None:
         for entry in self._queue.at(fact.jid, fact.minions, *LOOKS.values()):
@@ -235,11 +230,9 @@ class Replays:
     def looked_up(self, fact: facts.LookedUp) -> None:
         """Go on with what the job cache, the keys and the access lists tell."""
         self.returned(facts.Returned(fact.jid, fact.returned, searched=True))
-        job = self._queue.jobs.get(fact.jid)
-        unsent = job is not None and fact.only is not None and abs(fact.only - job.published_at) < _SAME
         for entry in self._queue.at(fact.jid, fact.minions, *LOOKS.values()):
-            minion, is_unsent = entry.minion, unsent and entry.state is State.CLAIMED
-            entry.known.take(Evidence.NOT_SENT if is_unsent else Evidence.NOT_RETURNED, self._queue.now)
+            minion = entry.minion
+            entry.known.take(Evidence.NOT_RETURNED, self._queue.now)
             if entry.state in UNDER_WAY:
                 self._decide(entry, waited_for=self._turns.is_waited_for(entry))
             else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.delivery.known import Evidence
 from saltext.jobs.core.retry import facts
 from tests.worlds.busy import Busy
 from tests.worlds.world import World
@@ -88,49 +87,3 @@ def test_a_minion_that_is_not_there_keeps_no_other_waiting():
     world.run_until(lambda: world.runs["a", "j"])
     assert [set(ask.minions) for ask in world.effects(facts.Ask)] == [{"a", "b"}]
     assert world.now - begun < 2.0 + 2 * world.settings.gather + 1.0
-
-
-def test_minions_that_answer_late_are_sent_their_job_together():
-    world = World(minions=tuple("abcd"))
-    for name in world.minions:
-        world.stop(name)
-    world.publish("j")
-    world.run(60)
-    machine, now = world.machine, world.now
-    machine.step(facts.SignOfLife(tuple("abcd"), facts.Sign.ANSWER), now)
-
-    def effects(kind, seconds, fact=None):
-        found = machine.step(fact or facts.Tick(), now + seconds)
-        return [effect for effect in found if isinstance(effect, kind)]
-
-    effects(facts.LookUp, 1.0)
-    (look,) = effects(facts.LookUp, 3.0)
-    assert [ask.minions for ask in effects(facts.Ask, 3.1, facts.LookedUp("j", look.minions))] == [tuple("abcd")]
-    assert effects(facts.LookUp, 4.0, facts.Asked("j", {Evidence.IDLE: frozenset("a")}, more=True)) == []
-    assert effects(facts.LookUp, 5.5, facts.Asked("j", {Evidence.IDLE: frozenset("b")}, more=True)) == []
-    assert effects(facts.LookUp, 6.5) == [], "others may still answer"
-    assert effects(facts.LookUp, 7.5) == [], "the second answer took longer than that"
-    (look,) = effects(facts.LookUp, 8.0)
-    assert look.minions == ("a", "b")
-    assert effects(facts.LookUp, 8.2, facts.Asked("j", {Evidence.IDLE: frozenset("c")}, more=True)) == []
-    (look,) = effects(facts.LookUp, 8.5, facts.Asked("j", {Evidence.SILENT: frozenset("d")}))
-    assert look.minions == ("c",), "nobody is left to wait for"
-
-
-def test_minions_that_have_answered_do_not_wait_without_end_for_the_others():
-    names = tuple(f"m{n:02}" for n in range(40))
-    world = World(minions=names)
-    for name in names:
-        world.stop(name)
-    world.publish("j")
-    world.run(60)
-    machine, now = world.machine, world.now
-    machine.step(facts.SignOfLife(names, facts.Sign.ANSWER), now)
-    machine.step(facts.Tick(), now + 1.0)
-    machine.step(facts.Tick(), now + 3.0)
-    machine.step(facts.LookedUp("j", names), now + 3.0)
-    looks = []
-    for second, name in enumerate(names):
-        found = machine.step(facts.Asked("j", {Evidence.IDLE: frozenset({name})}, more=True), now + 4.0 + second)
-        looks += [len(effect.minions) for effect in found if isinstance(effect, facts.LookUp)]
-    assert looks == [16, 16]

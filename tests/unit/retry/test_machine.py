@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import ENDED, TRANSITIONS, Entry, Limits, State
+from saltext.jobs.core.retry.entry import Limits, State
 from tests.worlds.world import PATIENCE, START, World, forty_with_a_job_each
 
 
@@ -64,18 +64,6 @@ def test_a_syndic_is_owed_nothing_though_its_key_is_accepted():
     assert [entry.minion for entry in world.machine.entries()] == ["a"]
 
 
-def test_a_full_queue_refuses_and_says_so():
-    world = World(max_queue_per_minion=1)
-    world.stop("b")
-    world.publish("j1")
-    world.publish("j2")
-    world.run(60)
-    assert world.machine.total == 1
-    refused = [effect for effect in world.effects(facts.Announce) if effect.kind == "dead"]
-    assert [(effect.minion, effect.reason) for effect in refused] == [("b", "the queue is full: max_queue_per_minion")]
-    assert len(world.effects(facts.Warn)) == 1
-
-
 # -- replay -----------------------------------------------------------------------------------------------------------
 
 
@@ -129,14 +117,6 @@ def test_a_publish_that_is_lost_is_tried_again_with_growing_pauses(keeps):
     assert world.runs["b", "j1"] == 1
 
 
-def test_a_beginning_of_a_job_that_was_never_sent_is_not_believed():
-    world = away()
-    world.tell(facts.Acknowledged("b", "j1"))
-    world.start("b")
-    world.run(60)
-    assert world.runs["b", "j1"] == 1
-
-
 def test_an_interrupted_job_is_run_again_where_that_is_wanted_and_then_held():
     world = away(duration=500.0, max_attempts=3, backoff=1.0, ttl=9000.0)
     for _ in range(6):
@@ -161,19 +141,6 @@ def test_an_entry_expires_and_is_kept_for_a_while_with_the_reason():
     world.run(100)
     assert world.machine.total == 0
     assert world.machine.jobs == {}
-
-
-def test_the_key_of_a_minion_being_deleted_purges_its_queue_only():
-    world = World()
-    world.stop("b")
-    world.stop("c")
-    world.publish("j1")
-    world.run(60)
-    world.tell(facts.KeysRead(frozenset({"b"})))
-    assert world.machine.total == 2, "once is no evidence"
-    world.tell(facts.KeysRead(frozenset({"b"})))
-    assert [entry.minion for entry in world.machine.entries()] == ["c"]
-    assert ("b", "cancelled") in world.told("j1")
 
 
 def test_a_minion_with_a_new_key_gets_none_of_the_jobs_owed_to_the_old_one():
@@ -216,18 +183,6 @@ def test_a_minion_with_a_new_key_gets_what_was_published_or_asked_for_since():
 # -- operators --------------------------------------------------------------------------------------------------------
 
 
-def test_a_replay_now_ends_the_waiting():
-    world = away(backoff=3600.0, ttl=9000.0)
-    world.start("b")
-    world.deliver = lambda *published: None
-    world.run(60)
-    del world.deliver
-    world.tell(facts.Requested("replay", {"minion": "b"}))
-    world.run(15)
-    assert world.answers == [1]
-    assert world.runs["b", "j1"] == 1
-
-
 def test_a_replay_now_counts_although_the_minion_is_being_asked_in_vain():
     world = away(ttl=9000.0)
     world.request("replay", minion="b")
@@ -238,42 +193,7 @@ def test_a_replay_now_counts_although_the_minion_is_being_asked_in_vain():
     assert (world.answers, world.runs["b", "j1"]) == ([1, 1], 1)
 
 
-def test_purging_removes_what_has_ended_and_nothing_else():
-    world = World()
-    world.stop("b")
-    world.publish("j1")
-    world.publish("j2")
-    world.run(60)
-    world.tell(facts.Requested("cancel", {"jid": "j1"}))
-    world.tell(facts.Requested("purge", {"states": ("cancelled", "dead")}))
-    world.run(1)
-    assert world.answers == [1, 1]
-    assert [entry.jid for entry in world.machine.entries()] == ["j2"]
-
-
 # -- entries ----------------------------------------------------------------------------------------------------------
-
-
-def test_every_state_has_a_row_in_the_table_and_only_done_is_final():
-    assert set(TRANSITIONS) == set(State)
-    assert [state for state, ways in TRANSITIONS.items() if not ways] == [State.DONE]
-    assert set(State) > ENDED
-
-
-def test_a_way_that_the_table_does_not_know_is_refused():
-    entry = Entry("b", "j1", 1.0, 2.0, "x")
-    with pytest.raises(ValueError, match="from pending to sent"):
-        entry.move(State.SENT, 3.0, "")
-
-
-def test_a_history_keeps_its_first_step_and_the_newest():
-    entry = Entry("b", "j1", 1.0, 2.0, "was away")
-    for n in range(40):
-        entry.move(State.HELD, float(n), str(n))
-        entry.move(State.PENDING, float(n), str(n))
-    assert len(entry.history) == 20
-    assert entry.history[0][2] == "was away"
-    assert entry.history[-1][2] == "39"
 
 
 def test_after_events_were_lost_every_minion_that_is_owed_something_is_pinged():
@@ -285,61 +205,3 @@ def test_after_events_were_lost_every_minion_that_is_owed_something_is_pinged():
     world.tell(facts.Gap())
     world.run(5)
     assert [effect.minions for effect in world.effects(facts.Ping)][-1:] == [("b", "c")]
-
-
-# -- kills and requests -----------------------------------------------------------------------------------------------
-
-
-def kill_it(world):
-    world.kill("j1")
-
-
-def want_it(world):
-    world.request("retry", minion="b", jid="j1", asker=None)
-
-
-def enqueue_it(world):
-    world.enqueue("j1", ["b"])
-
-
-def given_up(**options):
-    """A world in which the job of a minion that is away was given up."""
-    world = away(**options)
-    world.denied = {"publisher"}
-    world.start("b")
-    world.run(60)
-    assert world.state("b", "j1") is State.DEAD
-    world.denied = set()
-    world.stop("b")
-    return world
-
-
-@pytest.mark.parametrize("want", [want_it, enqueue_it])
-@pytest.mark.parametrize(("steps", "runs"), [("want kill", 0), ("kill want", 1)])
-def test_a_kill_counts_for_a_request_made_before_it_and_carried_out_later(want, steps, runs):
-    world = given_up()
-    world.crash()
-    for step in steps.split():
-        {"want": want, "kill": kill_it}[step](world)
-        world.run(30)
-    world.boot()
-    world.run(60)
-    world.start("b")
-    world.run(600)
-    assert world.runs["b", "j1"] == runs
-    assert world.state("b", "j1") is (None if runs else State.CANCELLED)
-
-
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_a_newer_job_replaces_the_same_older_one_unless_it_was_killed(is_killed):
-    world = World(minions=("b",), supersede=("state.*",))
-    world.stop("b")
-    world.publish("j1", digest="same")
-    world.run(60)
-    world.publish("j2", digest="same")
-    world.run(3)
-    if is_killed:
-        world.kill("j2")
-    world.run(60)
-    states = world.state("b", "j1"), world.state("b", "j2")
-    assert states == ((State.PENDING, State.CANCELLED) if is_killed else (State.CANCELLED, State.PENDING))

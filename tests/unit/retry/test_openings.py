@@ -38,32 +38,12 @@ def test_when_its_window_opens_a_job_is_replayed_without_a_further_sign_of_life(
     assert world.machine.total == 0
 
 
-def test_the_window_of_a_job_overrides_that_of_the_options():
-    always = away(limits=Limits(given=True, window=""), **NIGHT)
-    assert always.runs["b", "j1"] == 1
-    later = away(limits=Limits(given=True, window="04:00-05:00"), **NIGHT)
-    later.run(MIDNIGHT + 4 * 3600 - later.now - 1)
-    assert publishes(later) == []
-    later.run(60)
-    assert later.runs["b", "j1"] == 1
-
-
 def test_a_window_goes_by_the_clock_of_its_zone():
     world = away(limits=Limits(given=True, window="03:00-04:00", timezone="Europe/Berlin"))  # an hour ahead of UTC
     world.run(TWO - world.now - 1)
     assert publishes(world) == []
     world.run(60)
     assert world.runs["b", "j1"] == 1
-
-
-def test_a_job_whose_window_is_shut_holds_up_no_newer_one():
-    world = away(limits=Limits(given=True, **NIGHT))
-    world.stop("b")
-    world.publish("j2")
-    world.run(PATIENCE + 10)
-    world.start("b")
-    world.run(60)
-    assert (world.runs["b", "j1"], world.runs["b", "j2"]) == (0, 1)
 
 
 def test_an_operator_who_says_replay_means_now_whatever_the_window():

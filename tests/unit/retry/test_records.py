@@ -67,24 +67,6 @@ def test_a_return_that_was_lost_is_fetched_without_cache_jobs():
     assert ("b", "j1") in world.returned
 
 
-def is_not_held_by_a_forged_acknowledgement(world, minion, seconds, deliver):
-    """The job that is on its way to a minion is lost; it runs once, as soon as publishes arrive again by ``deliver``."""
-    world.tell(facts.Acknowledged(minion, "j1"))
-    world.run(seconds)
-    assert world.state(minion, "j1") is not State.HELD
-    world.deliver = deliver
-    world.run_until(lambda: (minion, "j1") not in world.stored)
-    assert world.runs[minion, "j1"] == 1
-
-
-def test_a_forged_acknowledgement_holds_nothing_where_the_minion_keeps_records():
-    world = keeper()
-    deliver, world.deliver = world.deliver, lambda *published: None
-    world.start("b")
-    world.run_until(lambda: world.effects(facts.Publish))
-    is_not_held_by_a_forged_acknowledgement(world, "b", 300, deliver)
-
-
 def test_a_held_job_that_an_operator_wants_again_is_sent_as_a_rerun():
     world = keeper()
     world.minions["b"].begun["j1"] = world.wall()

@@ -8,7 +8,7 @@ from saltext.jobs.core.delivery.steps import Step
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
 from tests.unit.retry.test_machine import away
-from tests.worlds.world import PATIENCE, World
+from tests.worlds.world import World
 
 
 def test_a_state_run_waits_until_the_minion_s_own_one_is_over_since_salt_would_refuse_it():
@@ -67,29 +67,6 @@ def test_a_return_on_its_way_is_waited_for_though_another_minion_is_looked_at_me
     assert ("a", "done") in world.told("j1") and ("a", "held") not in world.told("j1")
 
 
-@pytest.mark.parametrize("then", ["goes on", "restarts", "is killed"])
-def test_a_minion_that_says_it_runs_a_job_while_replays_are_paused_does_not_get_the_job_again(then):
-    world = World(minions=("a", "b"), duration=40.0, settle=0.0, max_attempts=3 if then == "is killed" else 1)
-    world.freeze("b")
-    world.publish("j1")
-    world.run(PATIENCE + 12)
-    assert world.state("b", "j1") is State.PENDING
-    world.wake("b")  # it begins the job
-    world.fire("salt/minion/b/start", {"id": "b"})
-    world.run_until(lambda: world.effects(facts.Ask))
-    world.tell(facts.Requested("pause"))
-    world.run(2)
-    if then == "is killed":
-        world.kill("")
-        world.run(2)
-        assert world.state("b", "j1") is State.CANCELLED
-    if then != "goes on":
-        world.start("b")
-    world.tell(facts.Requested("resume"))
-    world.run(600)
-    assert world.runs["b", "j1"] == 1
-
-
 def test_no_newer_job_overtakes_one_that_waits_to_be_tried_again():
     world = World(duration=1.0, backoff=100.0)
     world.stop("b")
@@ -121,17 +98,6 @@ def cut_off(keeps=False, jids=("j1", "j2", "j3"), **options):
     return world
 
 
-@pytest.mark.parametrize("keeps", [False, True])
-def test_a_job_that_a_living_minion_does_not_take_is_held_after_some_tries_and_the_next_goes_on(keeps):
-    world = cut_off(keeps)
-    world.run(600)
-    entry = world.machine.entry("b", "j1")
-    assert (entry.state, entry.counts.attempts) == (State.HELD, 0)
-    assert ("in vain" if keeps else "it ran without a return") in entry.reason
-    assert [effect.jid for effect in world.effects(facts.Publish)] == [*["j1"] * (3 if keeps else 2), "j2", "j3"]
-    assert dict(world.runs) == {("b", "j2"): 1, ("b", "j3"): 1}
-
-
 def test_a_job_with_none_behind_it_is_tried_again_and_is_held_as_soon_as_another_waits():
     world = cut_off(keeps=True, jids=("j1",), ttl=1e6)
     world.run(3 * 3600)
@@ -144,19 +110,6 @@ def test_a_job_with_none_behind_it_is_tried_again_and_is_held_as_soon_as_another
     world.tell(facts.SignOfLife(("b",), facts.Sign.ANSWER))
     world.run(60)
     assert (world.state("b", "j1"), world.runs["b", "j2"]) == (State.HELD, 1)
-
-
-def test_ended_entries_do_not_fill_the_queue_of_a_minion():
-    world = World(max_queue_per_minion=3)
-    world.stop("b")
-    for n in range(3):
-        world.publish(f"old{n}")
-    world.run(60)
-    world.tell(facts.Requested("cancel", {"minion": "b"}))
-    for n in range(3):
-        world.publish(f"new{n}")
-    world.run(60)
-    assert [world.state("b", f"new{n}") for n in range(3)] == [State.PENDING] * 3
 
 
 def test_the_loss_of_all_keys_at_once_is_not_believed():
@@ -210,18 +163,6 @@ def test_a_minion_that_was_long_away_gets_its_own_jobs_one_right_after_the_other
     world.run_until(lambda: world.machine.total == 0)
     assert world.now - since < 30
     assert [effect.jid for effect in world.effects(facts.Publish)] == [f"j{number}" for number in range(20)]
-
-
-def test_a_start_that_is_heard_while_the_engine_begins_anew_counts_and_the_job_is_not_sent_again():
-    world = away(duration=1e6)
-    world.start("b")
-    world.run_until(lambda: world.effects(facts.Publish))
-    world.crash()
-    world.boot()
-    world.tell(facts.Acknowledged("b", "j1"))
-    world.stop("b")
-    world.run(60)
-    assert world.state("b", "j1") is State.RUNNING
 
 
 @pytest.mark.parametrize("found", [False, True])
