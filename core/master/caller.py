@@ -237,20 +237,26 @@ def groups_of(opts: Mapping[str, Any], who: Caller) -> frozenset[str]:
 
 
 def _authenticated(opts: Mapping[str, Any], found: Mapping[str, Any]) -> Caller:
-    """Return the caller that ``ClearFuncs.runner`` has authenticated; ``found`` are its local variables."""
-    check, name = found["auth_check"], str(found["username"])
+    """:param found: the local variables of ``ClearFuncs.runner``, once it has authorized the request."""
+    check, load, kind = found["auth_check"], found["clear_load"], found["auth_type"]
     if check.get("error"):
         raise Refused("Refused, because it is not known who asks")
     grants = tuple(check.get("auth_list") or ())
-    if found["auth_type"] == "token" and "eauth" in found["clear_load"]:
+    if kind == "token" and "eauth" in load:
         # Salt may then have taken the list of that backend for any user named in the call.
         raise Refused("Refused, because it is not known who asks: the call has both a token and an eauth")
-    who = identity.of_runner(found, grants)
-    if found["auth_type"] == "user":
+    if kind == "user":
         # By key file. Salt has a list for a user of publisher_acl, and none for the master's own user.
-        return Caller(name, grants or None, who=who)
+        name = str(found["username"])
+        own = identity.of_local(KEY if grants else MASTER, str(load.get("user") or name))
+        return Caller(name, grants or None, own)
+    name = str(check["username"])
+    if kind == "token":
+        who = identity.known_now(TOKEN, name, identity.backends_of_token(found["self"].loadauth, name, list(grants)))
+    else:
+        who = identity.known_now(PASSWORD, name, [str(load["eauth"])])
     if name in _RESERVED or name.startswith("sudo_") or name == opts.get("user"):
-        name = f"{who.backends[0] if len(who.backends) == 1 else found['auth_type']}:{name}"
+        name = f"{who.backends[0] if len(who.backends) == 1 else kind}:{name}"
     return Caller(name, grants, who)
 
 

@@ -65,22 +65,7 @@ def _backend_of_token(loadauth: Any, token: Any) -> tuple[str, ...]:
         return ()
 
 
-def of_runner(found: Mapping[str, Any], grants: Iterable[Any]) -> Identity:
-    """
-    Return the caller of a runner.
-
-    :param found: the local variables of ``ClearFuncs.runner``, once it has authorized the request.
-    :param grants: the access list that Salt has found.
-    """
-    load, name = found["clear_load"], str(found["auth_check"]["username"])
-    if found["auth_type"] == "token":
-        return known_now(TOKEN, name, _backends_of_token(found["self"].loadauth, name, list(grants)))
-    if found["auth_type"] == "eauth":
-        return known_now(PASSWORD, name, [str(load["eauth"])])
-    return of_local(KEY if grants else MASTER, str(load.get("user") or found["username"]))
-
-
-def _backends_of_token(loadauth: Any, name: str, grants: list[Any]) -> tuple[str, ...]:
+def backends_of_token(loadauth: Any, name: str, grants: list[Any]) -> tuple[str, ...]:
     """
     Return the backends that a user's token may belong to.
 

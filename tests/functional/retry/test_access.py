@@ -75,23 +75,6 @@ def test_a_reason_names_several_functions_in_a_few_words(opts):
     assert len(reason(["x" * 10000] * 10000)) < 700
 
 
-@pytest.mark.parametrize(
-    "peer, fun, denied",
-    [
-        ("web1", "test.ping", []),
-        ("web1", "cmd.run", ["a"]),
-        ("web1", ["test.ping", "cmd.run"], ["a"]),
-        ("web1", ["test.ping", "test.ping"], []),
-        ("db1", "test.ping", ["a"]),
-    ],
-)
-def test_a_job_published_for_a_minion_is_allowed_as_far_as_peer_lets_that_minion_publish_now(opts, peer, fun, denied):
-    accept(opts, "a")
-    load = by(PEER, peer, fun=fun, arg=[[], []] if isinstance(fun, list) else [])
-    assert sorted(Access({**opts, "peer": {"web.*": ["test.*"]}}).of_publisher(load, ["a"]).denied) == denied
-    assert set(Access(opts).of_publisher(load, ["a"]).denied) == {"a"}
-
-
 @pytest.mark.parametrize("user", ["", "root", "master_user"])
 def test_those_who_may_do_everything_are_not_checked(opts, user):
     assert Access({**opts, "user": "master_user"}).of_publisher(load_of(user=user), ["a"]) == Standing()

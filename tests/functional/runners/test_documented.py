@@ -48,11 +48,3 @@ def test_every_command_names_a_function_with_arguments_that_it_takes(path):
     assert commands
     for words in commands:
         bound(words)
-
-
-@pytest.mark.parametrize(
-    "words", [["batch.stop", "kill=True"], ["job_retry.replay", "a", "b", "c", "d"], ["batch.status", "x=1"]]
-)
-def test_a_command_with_arguments_that_its_function_does_not_take_is_noticed(words):
-    with pytest.raises(TypeError):
-        bound(words)

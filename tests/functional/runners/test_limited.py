@@ -69,15 +69,10 @@ def ask(opts, limits, function, *args, **kwargs):
 
 def user(grants):
     who = {"kind": PASSWORD, "name": "anna", "backends": ["pam"], "at": 1.0}
-    return {"name": "anna", "account": "anna", "eauth": "pam", "who": who, "grants": [*grants, *RUNNERS]}
+    return {"name": "anna", "who": who, "grants": [*grants, *RUNNERS]}
 
 
-MINION = {
-    "name": "web1",
-    "peer": True,
-    "who": {"kind": PEER_RUN, "name": "web1", "backends": [], "at": 1.0},
-    "grants": [],
-}
+MINION = {"name": "web1", "who": {"kind": PEER_RUN, "name": "web1", "backends": [], "at": 1.0}, "grants": []}
 NOT_ENOUGH = [[], [{"web*": ["test.*"]}], OF_WEB1]
 
 

@@ -137,21 +137,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers() | st.binary(), inner),
     max_leaves=8,
 )
-FIELDS = (
-    "jid",
-    "id",
-    "fun",
-    "retcode",
-    "success",
-    "return",
-    "minions",
-    "tgt",
-    "tgt_type",
-    "user",
-    "new",
-    "lost",
-    "arg",
-)
+FIELDS = ("jid", "id", "fun", "retcode", "success", "return", "new", "lost")
 TAGS = st.sampled_from(
     [f"salt/job/{JID}/ret/a", f"salt/job/{JID}/new", f"salt/job/{JID}/start/a", "salt/minion/a/start", events.PRESENCE]
 )
@@ -163,12 +149,8 @@ def is_sound(fact):
         "minion": is_plain,
         "fun": lambda value: isinstance(value, str),
         "retcode": lambda value: type(value) is int and -(2**31) <= value < 2**31,
-        "tgt_type": lambda value: isinstance(value, str),
-        "user": lambda value: isinstance(value, str),
-        "minions": lambda value: isinstance(value, tuple) and all(map(is_plain, value)),
         "new": lambda value: isinstance(value, tuple) and all(map(is_plain, value)),
         "lost": lambda value: isinstance(value, tuple) and all(map(is_plain, value)),
-        "tgt": lambda value: True,
     }
     return all(checks[name](getattr(fact, name)) for name in fact.__dataclass_fields__)
 
