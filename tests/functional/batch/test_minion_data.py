@@ -5,14 +5,12 @@ by, and the minions for which it is not known whether a target matches them.
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import salt.config
 
-from saltext.jobs.core.batch.minion_data import (
-    MinionDataUnreadable,
-    find_groups,
-    without_data,
-)
+from saltext.jobs.core.batch.minion_data import MinionDataUnreadable, find_groups, may_have_started, without_data
 from saltext.jobs.core.batch.plan import NOT_KNOWN, WITHOUT, Group
 from tests.minion_data import know
 
@@ -120,3 +118,10 @@ def test_a_minion_without_data_is_left_out_and_where_none_are_kept_the_target_is
     assert without_data(opts, tgt, tgt_type, ["m1", "new"]) == frozenset({"new"})
     with pytest.raises(ValueError, match="with minion_data_cache: False the master cannot tell"):
         without_data({**opts, "minion_data_cache": False}, tgt, tgt_type, ["m1", "new"])
+
+
+def test_a_minion_that_has_fetched_its_pillar_since_may_have_started_anew(opts, known):
+    now = time.time()
+    assert may_have_started(opts, {"m1": now - 60, "m3": now - 60}) == {"m1"}
+    assert may_have_started(opts, {"m1": now + 60}) == frozenset()
+    assert may_have_started({**opts, "minion_data_cache": False}, {"m1": 0.0}) == frozenset()
