@@ -430,7 +430,7 @@ def approve(jid: object, stage: object = None) -> bool:
     jid, who = kinds.jid(jid), _caller()
     batch = _catalog().need(jid)
     _rights(who).permit_approval(batch)
-    waits = batch.checks.stage if batch.checks.by_hand else None
+    waits = batch.pace.checking if batch.pace.by_hand else None
     stage = waits if stage is None else kinds.whole().given("stage", stage)
     return _done("approve", jid, False) if waits is None else _request("approve", who, batch, stage=stage)
 

@@ -174,7 +174,7 @@ def hand_over(batch: BatchState, now: float) -> list[Effect]:
     Hand minions that were not there over to the retry queue, once all others have ended. Until then the batch may find
     that the job must not go on, and the queue knows nothing of stages, checks and failures.
     """
-    waits = batch.paused or batch.pending or batch.flights or batch.is_publishing() or batch.checks.stage is not None
+    waits = batch.paused or batch.pending or batch.flights or batch.is_publishing() or batch.pace.checking is not None
     if waits or batch.halted or not batch.hands_over():
         return []
     minions = tuple(minion for minion, known in batch.members.items() if known.ended is Outcome.OFFLINE)

@@ -20,19 +20,20 @@ class Fact:
     """What has happened to a batch."""
 
 
-@dataclass(frozen=True)
 class Tick(Fact):
     """Time has passed beyond ``Batch.next_due``."""
+
+
+class EventsLost(Fact):
+    """The bus may have lost events: the silence of a minion is no evidence any more."""
 
 
 @dataclass(frozen=True)
 class Recovered(Fact):
     """
-    The engine has restarted: nothing that was under way has a known outcome.
-
-    * ``settled_at``: Unix time until which minions are still connecting, if the master has just started too; else 0.0.
-    * ``taken_over``: another master may have driven the batch before, and may have ended together with its engine.
-    * ``shared``: the batch sends only to minions that it is allotted.
+    The engine has restarted: nothing that was under way has a known outcome. ``settled_at``: Unix time until which minions
+    are still connecting, if the master has just started too. ``taken_over``: another master may have driven the batch
+    before, and may have ended together with its engine. ``shared``: the batch sends only to minions that it is allotted.
     """
 
     settled_at: float = 0.0
@@ -94,11 +95,6 @@ class Started(Fact):
 
 
 @dataclass(frozen=True)
-class EventsLost(Fact):
-    """The bus may have lost events: the silence of a minion is no evidence any more."""
-
-
-@dataclass(frozen=True)
 class LookedUp(Fact):
     """The job cache was read for these minions; ``found`` are (minion, retcode) of those that have returned."""
 
@@ -128,8 +124,8 @@ class Checked(Fact):
 @dataclass(frozen=True)
 class RightsChecked(Fact):
     """
-    The answer to a CheckRights: ``reason`` says why the batch may not send, and is empty if it may. ``trouble`` says why
-    there is no answer.
+    The answer to a CheckRights: ``reason`` says why the batch may not send, and is empty if it may; ``trouble`` why there is
+    no answer.
     """
 
     question: int
@@ -169,78 +165,6 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Ping(Effect):
-    """Ping these minions. Report minions as Seen when they answer. After this you must report Pinged."""
-
-    minions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Publish(Effect):
-    """Publish the job to these minions. After this you must report Published or PublishFailed."""
-
-    minions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class LookUp(Effect):
-    """Look in the job cache for returns of these minions. After this you must report LookedUp."""
-
-    minions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Ask(Effect):
-    """
-    Ask these minions whether they run the job, and for their records of it. Store in the job cache the returns that they
-    have kept. After this you must report Asked for each minion once, as they answer: until then a minion is not given up.
-    Those that could not be asked, or whose returns could not be stored, are unasked.
-    """
-
-    minions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Kill(Effect):
-    """
-    Send SIGKILL to the job's processes on these minions; ``gently``: SIGTERM. That proves nothing, and nothing is reported:
-    the minions are asked.
-    """
-
-    minions: tuple[str, ...]
-    gently: bool = False
-
-
-@dataclass(frozen=True)
-class Queue(Effect):
-    """Hand these minions over to the retry queue: its request is written together with the state of the batch."""
-
-    minions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class CheckRights(Effect):
-    """
-    Find out whether the owner of the batch may still run it on these minions. After this you must report RightsChecked with
-    the same ``question``.
-    """
-
-    question: int
-    minions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Check(Effect):
-    """
-    Check whether the batch may go on after this stage, in which these minions have completed. After this you must report
-    Checked.
-    """
-
-    stage: int
-    minions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Announce(Effect):
     """
     Fire an event of this kind: new, progress, paused, resumed, check, checked, complete or halted. ``details`` go into
@@ -249,3 +173,61 @@ class Announce(Effect):
 
     kind: str
     details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OfMinions(Effect):
+    """What a batch wants done with these minions."""
+
+    minions: tuple[str, ...]
+
+
+class Ping(OfMinions):
+    """Ping them. Report minions as Seen when they answer. After this you must report Pinged."""
+
+
+class Publish(OfMinions):
+    """Publish the job to them. After this you must report Published or PublishFailed."""
+
+
+class LookUp(OfMinions):
+    """Look in the job cache for their returns. After this you must report LookedUp."""
+
+
+class Ask(OfMinions):
+    """
+    Ask them whether they run the job, and for their records of it. Store in the job cache the returns that they have kept.
+    After this you must report Asked for each minion once, as they answer: until then a minion is not given up. Those that
+    could not be asked, or whose returns could not be stored, are unasked.
+    """
+
+
+class Queue(OfMinions):
+    """Hand them over to the retry queue: its request is written together with the state of the batch."""
+
+
+@dataclass(frozen=True)
+class Kill(OfMinions):
+    """
+    Send SIGKILL to the job's processes there; ``gently``: SIGTERM. That proves nothing, and nothing is reported: the minions
+    are asked.
+    """
+
+    gently: bool = False
+
+
+@dataclass(frozen=True)
+class CheckRights(OfMinions):
+    """
+    Find out whether the owner of the batch may still run it on them. After this you must report RightsChecked with the same
+    ``question``.
+    """
+
+    question: int
+
+
+@dataclass(frozen=True)
+class Check(OfMinions):
+    """Check whether the batch may go on after this stage, in which they completed. After this you must report Checked."""
+
+    stage: int

@@ -1,6 +1,6 @@
 """
-The gates that must be open before a batch sends to more minions: its windows, its owner's rights, the check of a stage,
-and the room that other batches leave. Also why a batch is paused: a code for programs, and a sentence for people.
+The gates that must be open before a batch sends to more minions: its windows, and its owner's rights. Also why a batch is
+paused: a code for programs, and a sentence for people.
 
 A gate counts as shut while its state is not known. The gates have no access lists or checks of their own: they say when to
 ask, and keep the answers. Pure.
@@ -12,7 +12,6 @@ import dataclasses
 import enum
 from typing import Any, NamedTuple
 
-from saltext.jobs.core.batch.plan import APPROVE
 from saltext.jobs.core.batch.spec import Part, Spec
 from saltext.jobs.core.windows import next_opening
 
@@ -173,57 +172,3 @@ class Rights(Part):
         else:
             self.fresh_until, self.ask_at = (None if reason else now + FRESH), None
         return bool(reason)
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Checks(Part):
-    """
-    The checks between stages: which one is under way, and which was passed.
-
-    A check that was under way when an engine ended begins again, once the batch may go on. It is never skipped.
-    """
-
-    KEPT = ("stage", "passed", "began")
-
-    spec: Spec
-    stage: int | None = None  # the stage whose check is under way
-    passed: int | None = None  # the stage whose check was passed last
-    began: float = 0.0  # when the present stage began
-
-    @property
-    def by_hand(self) -> bool:
-        """Whether the check is an approval."""
-        return self.spec.check.get("kind") == APPROVE
-
-    def may_go_on(self, stage: int) -> bool:
-        """Tell whether the next stage may begin after this one."""
-        return not self.spec.check or self.passed == stage
-
-    def pass_(self) -> None:
-        """The check under way was passed."""
-        self.passed, self.stage = self.stage, None
-
-    def recover(self, now: float) -> None:
-        """The engine has restarted; the clock may have been set. An approval is still waited for."""
-        self.began = min(self.began, now)
-        if not self.by_hand:
-            self.stage = None
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Room(Part):
-    """
-    Room for a batch beside the others: how much the batch wants, what it was given, and why it waits. ``live.py`` limits
-    how many minions are in flight over all batches.
-    """
-
-    KEPT = ("limit",)
-
-    shared: bool = False  # it sends only to as many minions as it was allotted
-    wanted: int = 0  # how many minions it would send to now
-    limit: int | None = None  # what keeps it from sending to more, as last told; None if nothing keeps it
-    allotted: int = 0  # how many minions it may send to in this step
-
-    def suffices(self) -> None:
-        """It has all the room that it wants."""
-        self.wanted, self.limit = 0, None

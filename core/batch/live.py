@@ -278,7 +278,7 @@ class Sharing:
         """A batch has taken a fact: it may want more, or have freed slots, which are gathered for a while."""
         if self.limit is None:
             return
-        wants_first = batch.room.wanted and batch.room.limit is None
+        wants_first = batch.pace.wanted and batch.pace.limit is None
         due = self._clock.now() + (0.0 if wants_first else batch.pace.longest)
         self._alarm.set(due if self._alarm.due is None else min(due, self._alarm.due))
 
@@ -289,7 +289,7 @@ class Sharing:
     def _round(self) -> None:
         """Give the free room to the batches that want it, and tell the others what they wait for."""
         self._rounds += 1
-        wanted = {jid: live.batch.room.wanted for jid, live in self._lives.items() if live.batch.room.wanted}
+        wanted = {jid: live.batch.pace.wanted for jid, live in self._lives.items() if live.batch.pace.wanted}
         free = (self.limit or 0) - sum(len(live.batch.flights) for live in self._lives.values())
         given = collections.Counter[str]()
         heap = [(len(self._lives[jid].batch.flights), self._lives[jid].served, jid) for jid in wanted]
@@ -303,5 +303,5 @@ class Sharing:
             live, limit = self._lives[jid], None if given[jid] >= wanted[jid] else self.limit
             if given[jid]:
                 live.served = self._rounds
-            if given[jid] or limit != live.batch.room.limit:
+            if given[jid] or limit != live.batch.pace.limit:
                 live.step(facts.Allotted(given[jid], limit))

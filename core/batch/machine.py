@@ -48,20 +48,20 @@ class Batch(BatchState):
         """
         self.schedule.ahead = ahead
         effects = _HANDLERS[type(fact)](self, fact, now) + self._advance(now)
-        self.stepped_at, self.room.allotted = now, 0
+        self.stepped_at, self.pace.allotted = now, 0
         return effects
 
     def _advance(self, now: float) -> list[Effect]:
         """Return the effects that the state calls for, whatever fact led to it."""
         self.pace.warm(now)
-        self.room.wanted = 0  # ``sending`` sets it again
+        self.pace.wanted = 0  # ``sending`` sets it again
         if self.finished or self.started is None:
             return []
         effects = ([] if self.is_over() else sending.go_on(self, now)) + ending.hand_over(self, now)
         if not self.is_over():
             return effects
         self.finished = now
-        self.paused = self.pace.publish_at = self.checks.stage = None
+        self.paused = self.pace.publish_at = self.pace.checking = None
         return effects if self.halted else [*effects, Announce("complete")]
 
 
@@ -76,15 +76,12 @@ DOUBTFUL = 5.0
 
 def _recover(batch: BatchState, fact: facts.Recovered, now: float) -> list[Effect]:
     """Recover a batch: the outcomes of what was under way are unknown."""
-    batch.room.shared = fact.shared
-    batch.room.suffices()  # the engine's options may have changed
-    batch.pace.recover(now)
+    batch.pace.recover(now, fact.shared)
     if batch.started is None:
         return []  # it begins with the next Tick
     if batch.finished:
         return [Announce("halted" if batch.halted else "complete")]
     batch.rights.doubt()
-    batch.checks.recover(now)
     batch.pending.ping_at, batch.pending.settled_at = now, fact.settled_at
     if batch.spec.presence == "ping" or fact.settled_at > now:
         batch.pending.await_signs()
@@ -106,7 +103,7 @@ def _requested(batch: BatchState, fact: facts.Requested, now: float) -> list[Eff
         return batch.pause(PausedBy.OPERATOR, fact.user)
     batch.rights.doubt()
     if fact.verb == "approve":
-        batch.checks.pass_()
+        batch.pace.pass_check()
         return [Announce("checked", {**batch.spec.check, "stage": fact.stage, "user": fact.user})]
     batch.paused = None
     batch.pace.forget_failures(now)

@@ -1,6 +1,6 @@
 """
-How many minions a batch may send to, and when: its size, the waves of a ramp, ``batch_wait``, the wait between attempts, and
-how long freed slots are gathered for one publish.
+How many minions a batch may send to, and when: its size, the waves of a ramp and the checks between them, ``batch_wait``,
+the room that other batches leave, the wait between attempts, and how long freed slots are gathered for one publish.
 
 Every minion decrypts every publish, so returns that come one by one must not cause one publish each. But a slot that waits
 is idle. So slots are gathered only while more can be expected, and for longer if the batch's jobs run longer.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from saltext.jobs.core.batch.plan import Stage, stages_of
+from saltext.jobs.core.batch.plan import APPROVE, Stage, stages_of
 from saltext.jobs.core.batch.spec import Part, Spec
 
 #: Seconds before a failed publish is first tried again. Each further try waits twice as long, up to the longest wait.
@@ -29,9 +29,14 @@ class Pace(Part):
     """
     Each stage of a group but the last is a wave: it sends to ``size`` minions, and to no more until all of them have ended.
     In the last stage each freed slot is used at once.
+
+    A check that was under way when an engine ended begins again, once the batch may go on. It is never skipped.
     """
 
-    KEPT = ("stage", "quota", "cooling", "failures", "publishes", "publish_failures", "usual")
+    KEPT = (
+        *("stage", "quota", "cooling", "failures", "publishes", "publish_failures", "usual"),
+        *("checking", "passed", "began", "limit"),
+    )
 
     spec: Spec
     stage: int = 0
@@ -44,6 +49,13 @@ class Pace(Part):
     publish_failures: int = 0
     usual: float = 0.0  # for how many seconds minions run the job
     freed_at: float | None = None  # when the first of the slots that wait for a publish was freed
+    checking: int | None = None  # the stage whose check is under way
+    passed: int | None = None  # the stage whose check was passed last
+    began: float = 0.0  # when the present stage began
+    shared: bool = False  # it sends only to as many minions as it was allotted: ``live.py`` limits those of all batches
+    wanted: int = 0  # how many minions it would send to now
+    limit: int | None = None  # what keeps it from sending to more, as last told; None if nothing keeps it
+    allotted: int = 0  # how many minions it may send to in this step
     stages: tuple[Stage, ...] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,8 +90,22 @@ class Pace(Part):
         used_up = self.quota is not None and self.quota <= 0  # below 0: a minion was put back, but had begun
         return not flying and not self.cooling and (used_up or not available)
 
-    def next_stage(self, available: int) -> None:
+    @property
+    def by_hand(self) -> bool:
+        """Whether the checks are approvals."""
+        return self.spec.check.get("kind") == APPROVE
+
+    def may_go_on(self) -> bool:
+        """Tell whether the next stage may begin after this one."""
+        return not self.spec.check or self.passed == self.stage
+
+    def pass_check(self) -> None:
+        """The check under way was passed."""
+        self.passed, self.checking = self.checking, None
+
+    def next_stage(self, available: int, now: float) -> None:
         """Go on to the next stage, of the next group if this group has no ``available`` minions left."""
+        self.began = now
         if available:
             self.stage += 1
         else:
@@ -113,9 +139,11 @@ class Pace(Part):
         """Forget the failed publishes."""
         self.failures, self.not_before = 0, now
 
-    def recover(self, now: float) -> None:
-        """Set all times again after a restart: the clock may have been set."""
-        self.publish_at, self.not_before = None, now
+    def recover(self, now: float, shared: bool) -> None:
+        """An engine has started: set all times again, since the clock may have been set. An approval is still waited for."""
+        self.shared, self.limit = shared, None
+        self.publish_at, self.not_before, self.began = None, now, min(self.began, now)
+        self.checking = self.checking if self.by_hand else None
         self.cooling = [min(until, now + self.spec.batch_wait) for until in self.cooling]
 
     def _quota(self) -> int | None:

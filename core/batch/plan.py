@@ -7,37 +7,31 @@ their own, the last one.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-#: Name of the group of minions that are known to lack the value by which a batch is grouped.
-WITHOUT = "(without)"
-#: Name of the group of minions whose value is not known.
-NOT_KNOWN = "(not known)"
-
+#: Names of the groups of minions that are known to lack the value by which a batch is grouped, and whose value is not known.
+WITHOUT, NOT_KNOWN = "(without)", "(not known)"
 #: Most characters of a group's name.
 _LONGEST = 100
 
-#: The check that a person makes.
-APPROVE = "approve"
-#: The prefix of a check by a runner function.
-RUNNER = "runner:"
-
+#: The check that a person makes, and the prefix of one by a runner function.
+APPROVE, RUNNER = "approve", "runner:"
 _COUNT = re.compile(r"[0-9]+")
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)%")
 _FUNCTION = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)+")
+#: What a minion returns that does not have a function.
+_MISSING = re.compile(r"'[A-Za-z0-9_.]+' (is not available\.|__virtual__ returned False)")
 
 
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Minions that are sent to before those of the next group."""
 
     name: str
@@ -107,17 +101,16 @@ def sizes_of(batch: Any, total: int) -> tuple[int, ...]:
     """
     if isinstance(batch, bool) or not isinstance(batch, (int, str)):
         raise ValueError(_malformed(batch))
-    parts = [part.strip() for part in str(batch).split(",")]
-    return tuple(_size(part, batch, total) for part in parts)
-
-
-def _size(part: str, batch: Any, total: int) -> int:
-    percent = _PERCENT.fullmatch(part)
-    if percent and 0 < float(percent[1]) <= 100:
-        return max(1, math.floor(total * float(percent[1]) / 100))
-    if _COUNT.fullmatch(part) and int(part) > 0:
-        return int(part)
-    raise ValueError(_malformed(batch))
+    sizes = []
+    for part in (part.strip() for part in str(batch).split(",")):
+        percent = _PERCENT.fullmatch(part)
+        if percent and 0 < float(percent[1]) <= 100:
+            sizes.append(max(1, math.floor(total * float(percent[1]) / 100)))
+        elif _COUNT.fullmatch(part) and int(part) > 0:
+            sizes.append(int(part))
+        else:
+            raise ValueError(_malformed(batch))
+    return tuple(sizes)
 
 
 def _malformed(batch: Any) -> str:
@@ -142,47 +135,34 @@ def failures_allowed(max_failures: Any, total: int) -> float | None:
     raise ValueError(f"max_failures is {max_failures!r}; accepted is a count ('3') or a percentage ('10%')")
 
 
-def _budgets_of(max_failures: Any, counts: Sequence[int]) -> dict[str, Any]:
-    """
-    Return the budget fields of a Spec with groups: a percentage applies to each group, a count to the batch.
-
-    :param counts: the number of minions in each group.
-    :raises ValueError: with what is malformed.
-    """
-    allowed = failures_allowed(max_failures, sum(counts))
-    if allowed is None or not str(max_failures).strip().endswith("%"):
-        return {"failures_allowed": allowed}
-    return {"group_failures_allowed": tuple(failures_allowed(max_failures, count) for count in counts)}
-
-
 def grouped_layout(groups: Sequence[Group], by: str, batch: Any, max_failures: Any) -> dict[str, Any]:
     """
     Return the fields of a Spec that depend on groups: the minions in order, the sizes of each group, and their budgets.
 
-    A percentage, in ``batch`` or ``max_failures``, is of the minions of each group.
+    A percentage, in ``batch`` or ``max_failures``, is of the minions of each group; ``max_failures`` as a count is of all.
 
     :raises ValueError: naming the malformed value.
     """
     counts = [len(group.minions) for group in groups]
+    budget: dict[str, Any] = {"failures_allowed": failures_allowed(max_failures, sum(counts))}
+    if str(max_failures).strip().endswith("%"):
+        budget = {"group_failures_allowed": tuple(failures_allowed(max_failures, count) for count in counts)}
     return {
         "by": by,
         "groups": tuple((group.name, len(group.minions)) for group in groups),
         "minions": tuple(minion for group in groups for minion in group.minions),
         "sizes": tuple(size for count in counts for size in sizes_of(batch, count)),
-        **_budgets_of(max_failures, counts),
+        **budget,
     }
 
 
 # -- stages -----------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """
-    A part of a batch with a size of its own.
-
-    ``group`` is the place of its group. ``size`` is the most minions in flight. A ``wave`` sends to ``size`` minions in all;
-    the last stage of a group sends to all minions that are left.
+    A part of a batch, in the group at this place, with at most ``size`` minions in flight. A ``wave`` sends to ``size``
+    minions in all; the last stage of a group sends to all minions that are left.
     """
 
     group: int
@@ -217,36 +197,14 @@ def gates_of(sizes: Sequence[int], counts: Sequence[int]) -> list[int]:
     return gates[:-1]
 
 
-class Membership:
-    """
-    The group of each minion of a batch, by the group's place.
-
-    :param minions: all minions of the batch, group by group.
-    :param counts: how many minions each group has; empty for a batch without groups, where all are in one.
-    """
-
-    __slots__ = ("_places", "groups")
-
-    def __init__(self, minions: Sequence[str], counts: Sequence[int]) -> None:
-        self.groups = len(counts) or 1
-        places = [place for place, count in enumerate(counts) for _ in range(count)]
-        self._places = dict(zip(minions, places, strict=True)) if counts else {}
-
-    def of(self, minion: str) -> int:
-        """Return the place of a minion's group."""
-        return self._places.get(minion, 0)
-
-
 # -- checks -----------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """
-    What must hold before the next stage begins.
-
-    ``kind`` is ``function`` (an execution function on the minions of the stage), ``runner`` (a runner function on the
-    master) or ``approve`` (a person approves). ``words`` are the function's arguments as they were written.
+    What must hold before the next stage begins. ``kind`` is ``function`` (an execution function on the minions of the
+    stage), ``runner`` (a runner function on the master) or ``approve`` (a person approves). ``words`` are the function's
+    arguments as they were written.
     """
 
     kind: str
@@ -257,7 +215,8 @@ class Check:
 def not_passed(value: Any, retcode: int = 0) -> str:
     """Return why a function's return stops a batch; empty if it does not."""
     if retcode:
-        return "it has no such function" if _is_missing(value) else f"exit code {retcode}"
+        is_missing = isinstance(value, str) and _MISSING.match(value)
+        return "it has no such function" if is_missing else f"exit code {retcode}"
     if value is False:
         return "returned False"
     if isinstance(value, Mapping):
@@ -267,14 +226,6 @@ def not_passed(value: Any, retcode: int = 0) -> str:
         if value.get("retcode") not in (None, 0):
             return f"returned retcode: {value['retcode']!r:.40}"
     return ""
-
-
-def _is_missing(value: Any) -> bool:
-    """Tell whether a minion's return says that it does not have the function."""
-    return (
-        isinstance(value, str)
-        and re.match(r"'[A-Za-z0-9_.]+' (is not available\.|__virtual__ returned False)", value) is not None
-    )
 
 
 def parse_check(value: Any) -> Check:

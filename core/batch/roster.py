@@ -12,6 +12,7 @@ import dataclasses
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from typing import Any
 
 from saltext.jobs.core.batch.member import Member, Outcome, overdue_at
@@ -26,37 +27,28 @@ CHECK_WINDOW = 1.0
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Roster(Part):
-    """
-    :param spec: what was asked for.
-    """
+    """``spec``: what was asked for."""
 
     spec: Spec
-    pending: Pending = dataclasses.field(init=False)
-    members: dict[str, Member] = dataclasses.field(init=False, default_factory=dict)
-    flights: dict[str, Member] = dataclasses.field(init=False, default_factory=dict)  # the members in flight
-    publishing: tuple[str, ...] | None = dataclasses.field(init=False, default=None)  # the publish that is under way
-    counts: Counter[Outcome] = dataclasses.field(
-        init=False, default_factory=Counter
-    )  # how many have ended in which way
-    budget_used: int = dataclasses.field(init=False, default=0)
-    group_used: Counter[int] = dataclasses.field(
-        init=False, default_factory=Counter
-    )  # used part of the budget, by group
-    overdrawn: str = dataclasses.field(init=False, default="")  # the limit that the last failures exceed
-    touched: set[str] = dataclasses.field(
-        init=False, default_factory=set
-    )  # whose rows have changed since they were written
-    #: Heap over the members' due times; some are out of date.
-    _due: list[tuple[float, str]] = dataclasses.field(init=False, default_factory=list)
+    _: dataclasses.KW_ONLY
+    members: dict[str, Member] = field(default_factory=dict)
+    flights: dict[str, Member] = field(default_factory=dict)  # the members in flight
+    publishing: tuple[str, ...] | None = None  # the minions of the publish that is under way
+    counts: Counter[Outcome] = field(default_factory=Counter)  # how many have ended in which way
+    budget_used: int = 0
+    group_used: Counter[int] = field(default_factory=Counter)  # used part of the budget, by group
+    overdrawn: str = ""  # the limit that the last failures exceed
+    touched: set[str] = field(default_factory=set)  # minions whose rows have changed since they were written
+    pending: Pending = field(init=False)
+    _due: list[tuple[float, str]] = field(default_factory=list)  # heap over due times; some are out of date
 
     def __post_init__(self) -> None:
         self.pending = Pending(self.spec)
 
     def load_members(self, rows: Mapping[str, Any], group: int) -> None:
         """
-        Take the rows of members. The other minions are pending.
+        Take the rows of members. The other minions are pending; it is the turn of ``group``.
 
-        :param group: the place of the group whose turn it is.
         :raises ValueError, TypeError: if they are no such rows.
         """
         self.pending.empty()
@@ -69,9 +61,8 @@ class Roster(Part):
             elif member.ended is not None:
                 self._count(minion, member, 1)
         self.publishing = tuple(self.at(self.flights, Step.SENDING)) or None
-        for minion in self.spec.minions:
-            if minion not in self.members or not (self.members[minion].step or self.members[minion].ended):
-                self.pending.put([minion])
+        done = {minion for minion, member in self.members.items() if member.step or member.ended}
+        self.pending.put(minion for minion in self.spec.minions if minion not in done)
 
     # -- queries ------------------------------------------------------------------------------------------------------
 
@@ -97,15 +88,6 @@ class Roster(Part):
         """Whether a start of the process of ``minion`` changes anything."""
         return minion in self.flights and not self.flights[minion].restarted
 
-    def wants_acknowledgement(self, minion: str) -> bool:
-        """
-        Whether the event that ``minion`` has begun the job changes anything.
-
-        Such starts are unauthenticated, and a forger can fire any number of them. So a start is believed only of a minion
-        that is not known to have begun.
-        """
-        return self.wants_return(minion) and not self.members[minion].has_begun
-
     def next_overdue(self) -> float | None:
         """Return when minions are next overdue, or None."""
         while self._due and self._is_stale(*self._due[0]):
@@ -115,22 +97,19 @@ class Roster(Part):
     def overdue(self, now: float) -> list[str]:
         """Return the minions whose next step is due."""
         first = self.next_overdue()
-        found: dict[str, None] = {}
+        due = list[tuple[float, str]]()
         while first is not None and first <= now and self._due and self._due[0][0] <= now:
-            due, minion = heapq.heappop(self._due)
-            if not self._is_stale(due, minion):
-                found[minion] = None
-        return list(found)
+            due.append(heapq.heappop(self._due))
+        return list(dict.fromkeys(minion for at, minion in due if not self._is_stale(at, minion)))
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def change(self, minion: str) -> Member:
         """Return a member that is about to change; a new one for a minion that was never sent to."""
         self.touched.add(minion)
-        member = self.members.get(minion)
-        if member is None:
-            member = self.members[minion] = Member()
-        return member
+        if minion not in self.members:
+            self.members[minion] = Member()
+        return self.members[minion]
 
     def go(self, minion: str, step: Step, due: float | None = None) -> Member:
         """Take a minion to another step of its flight, or put one in flight. ``due``: when the next step is due."""

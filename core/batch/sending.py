@@ -30,7 +30,7 @@ def go_on(batch: BatchState, now: float) -> list[Effect]:
         return effects
     if pending and not rights.may_send(now):
         pace.publish_at = None
-        ask = [facts.CheckRights(rights.question, tuple(pending.in_order()))] if rights.must_ask(now) else []
+        ask = [facts.CheckRights(tuple(pending.in_order()), rights.question)] if rights.must_ask(now) else []
         return [*effects, *ask]
     if pending.first_ping and not pending.pinged and not pending.unseen:
         pending.first_ping = False  # every minion has shown a sign of life without the first ping
@@ -86,7 +86,7 @@ def pinged(batch: BatchState, fact: facts.Pinged, now: float) -> list[Effect]:
 
 def publish(batch: BatchState, now: float) -> list[Effect]:
     """Send to as many minions as there are free slots, if the stage allows it and freed slots have gathered long enough."""
-    pace, room, flying = batch.pace, batch.room, len(batch.flights)
+    pace, flying = batch.pace, len(batch.flights)
     if batch.is_publishing() or batch.catching_up:
         pace.publish_at = None
         return []
@@ -94,17 +94,16 @@ def publish(batch: BatchState, now: float) -> list[Effect]:
     available = batch.pending.available
     capacity = pace.capacity(flying, available)
     if not capacity:
-        pace.publish_at = None
-        room.suffices()
+        pace.publish_at = pace.limit = None  # it has all the room that it wants
         return effects
     # Where there is too little room, freed slots are gathered for all batches together.
-    is_first = not pace.publishes or room.limit is not None
+    is_first = not pace.publishes or pace.limit is not None
     gathers = capacity < available and capacity != pace.quota
     if pace.must_wait(now, 0.0 if is_first else pace.gathers_for(now, flying, gathers)):
         return effects
-    minions = batch.pending.take(min(capacity, room.allotted) if room.shared else capacity)
+    minions = batch.pending.take(min(capacity, pace.allotted) if pace.shared else capacity)
     if not minions:
-        room.wanted = capacity
+        pace.wanted = capacity
         return effects
     batch.send(minions, now)
     pace.sends(len(minions))
@@ -114,7 +113,7 @@ def publish(batch: BatchState, now: float) -> list[Effect]:
 
 def allotted(batch: BatchState, fact: facts.Allotted, _now: float) -> list[Effect]:
     """Note how many minions the batch may send to in this step, and what it waits for."""
-    batch.room.allotted, batch.room.limit = fact.count, fact.limit
+    batch.pace.allotted, batch.pace.limit = fact.count, fact.limit
     return []
 
 
@@ -154,36 +153,35 @@ def publish_failed(batch: BatchState, fact: facts.PublishFailed, now: float) -> 
 
 def _next_stages(batch: BatchState, now: float) -> list[Effect]:
     """Go on to the next wave or group once this one has ended, has kept its budget and has passed its check."""
-    pace, checks, pending = batch.pace, batch.checks, batch.pending
+    pace, pending = batch.pace, batch.pending
     while pending.ready and pace.stage_is_over(len(batch.flights), pending.available):
         if not pending.available and pending.awaits_signs():
             return []
-        if not checks.may_go_on(pace.stage):
-            return [] if checks.stage == pace.stage else _begin_check(batch)
-        pace.next_stage(pending.available)
+        if not pace.may_go_on():
+            return [] if pace.checking == pace.stage else _begin_check(batch)
+        pace.next_stage(pending.available, now)
         pending.open_to(pace.group)
-        checks.began = now
     return []
 
 
 def _begin_check(batch: BatchState) -> list[Effect]:
-    stage = batch.checks.stage = batch.pace.stage
+    stage = batch.pace.checking = batch.pace.stage
     announced = Announce("check", {**batch.spec.check, "stage": stage})
-    if batch.checks.by_hand:
+    if batch.pace.by_hand:
         return [announced]
     done = [
         minion
         for minion, member in batch.members.items()
-        if member.ended is Outcome.COMPLETED and member.since >= batch.checks.began
+        if member.ended is Outcome.COMPLETED and member.since >= batch.pace.began
     ]
-    return [announced, facts.Check(stage, tuple(sorted(done)))]
+    return [announced, facts.Check(tuple(sorted(done)), stage)]
 
 
 def checked(batch: BatchState, fact: facts.Checked, _now: float) -> list[Effect]:
     """The check of a stage is over."""
-    if batch.halted or batch.checks.by_hand or batch.checks.stage != fact.stage:
+    if batch.halted or batch.pace.by_hand or batch.pace.checking != fact.stage:
         return []
     if fact.reason:
         return batch.halt(f"check {batch.spec.check['fun']}: {fact.reason}")
-    batch.checks.pass_()
+    batch.pace.pass_check()
     return [Announce("checked", {**batch.spec.check, "stage": fact.stage})]

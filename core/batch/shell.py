@@ -225,7 +225,7 @@ class BatchShell:
             await effects.store_load(ports, spec, is_new=True)
         live = self._take_in(Batch(dataclasses.replace(spec, acks=ports.acks), ports.clock.now()))
         live.is_new = True
-        live.batch.room.shared = self._sharing.limit is not None
+        live.batch.pace.shared = self._sharing.limit is not None
         await live.durable()
         log.info("Batch %s: %s on %d minions, started by %s", spec.jid, spec.fun, len(spec.minions), spec.user)
         return live

@@ -75,7 +75,8 @@ class Spec:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dict of plain values, from which ``from_dict`` makes an equal Spec."""
-        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**values, "unsure": sorted(self.unsure)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Spec:
@@ -86,12 +87,6 @@ class Spec:
         values["unsure"] = frozenset(values["unsure"])
         values["groups"] = tuple((name, count) for name, count in values["groups"])
         return cls(**values)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, frozenset):
-        return sorted(value)
-    return list(value) if isinstance(value, tuple) else value
 
 
 class Part:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.facts import Effect
-from saltext.jobs.core.batch.gates import SCHEDULED, Checks, Pause, PausedBy, Rights, Room, Schedule
+from saltext.jobs.core.batch.gates import SCHEDULED, Pause, PausedBy, Rights, Schedule
 from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.pace import Pace
 from saltext.jobs.core.batch.roster import Roster
@@ -21,17 +21,14 @@ from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.delivery.steps import Step
 
 #: The parts of a batch that keep something in its row.
-PARTS = ("pace", "pending", "room", "schedule", "rights", "checks")
+PARTS = ("pace", "pending", "schedule", "rights")
 
 S = TypeVar("S", bound="BatchState")
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class BatchState(Roster):
-    """
-    :param spec: what was asked for.
-    :param created: Unix time in seconds.
-    """
+    """Build one from a Spec and the time at which it was asked for, in Unix time."""
 
     KEPT = (
         *("created", "started", "last_progress", "finished", "closed", "halted", "paused", "announced", "killing"),
@@ -51,16 +48,13 @@ class BatchState(Roster):
     stepped_at: float = 0.0  # when the last fact became known
     catching_up: tuple[str, ...] = ()  # minions whose returns from before this engine are looked for
     pace: Pace = dataclasses.field(init=False)
-    room: Room = dataclasses.field(init=False)
     schedule: Schedule = dataclasses.field(init=False)
     rights: Rights = dataclasses.field(init=False)
-    checks: Checks = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         Roster.__post_init__(self)
         spec, self.last_progress = self.spec, self.created
-        self.pace, self.room = Pace(spec, not_before=self.created), Room()
-        self.schedule, self.rights, self.checks = Schedule(spec), Rights(spec), Checks(spec)
+        self.pace, self.schedule, self.rights = Pace(spec, not_before=self.created), Schedule(spec), Rights(spec)
         self.pending.put(spec.minions)
         if spec.presence == "ping":
             self.pending.first_ping = True
@@ -74,11 +68,7 @@ class BatchState(Roster):
 
     @classmethod
     def of_rows(cls: type[S], spec: Spec, row: Mapping[str, Any], members: Mapping[str, Any]) -> S:
-        """
-        Return the batch of rows.
-
-        :raises ValueError, KeyError, TypeError: if they are not rows of a batch.
-        """
+        """Return the batch of rows. :raises ValueError, KeyError, TypeError: if they are not rows of a batch."""
         batch = cls(spec, row["created"])
         batch.load(row)
         if batch.paused is not None:
@@ -105,7 +95,7 @@ class BatchState(Roster):
         """Return why nothing is published although minions are pending; None if nothing holds the batch."""
         if self.paused or self.halted or self.finished or not self.pending:
             return self.paused
-        if self.checks.by_hand and self.checks.stage is not None:
+        if self.pace.by_hand and self.pace.checking is not None:
             return Pause(PausedBy.APPROVAL)
         if self.schedule.shut:
             return self.schedule.pause()
@@ -113,7 +103,7 @@ class BatchState(Roster):
 
     def waits_for_room(self) -> str:
         """Return a sentence about how other batches hold it up; empty if they do not, or if it would not send anyway."""
-        limit = self.room.limit
+        limit = self.pace.limit
         if limit is None or self.halted or self.finished or not self.pending or self.waits_for():
             return ""
         flying = len(self.flights)
@@ -127,15 +117,13 @@ class BatchState(Roster):
     @property
     def success(self) -> bool | None:
         """
-        Whether it has succeeded: at least one minion ran, and all completed or were left out by ``offline=skip``.
-
-        None while that is open.
+        Whether it has succeeded: at least one minion ran, and all completed or were left out by ``offline=skip``; None while
+        that is open.
         """
         if not self.finished:
             return None
-        counts = self.counts
-        left_out = counts[Outcome.OFFLINE] if self.spec.offline == "skip" else 0
-        completed = counts[Outcome.COMPLETED]
+        completed = self.counts[Outcome.COMPLETED]
+        left_out = self.counts[Outcome.OFFLINE] if self.spec.offline == "skip" else 0
         return not self.halted and completed > 0 and completed + left_out == len(self.spec.minions)
 
     @property
@@ -162,7 +150,7 @@ class BatchState(Roster):
                 return
         if self.pending.unseen and not self.pending.pinged:
             yield max(self.pending.ping_at, self.pace.not_before)
-        yield None if self.room.wanted else self.pace.publish_at  # then ``live.py`` allots minions
+        yield None if self.pace.wanted else self.pace.publish_at  # then ``live.py`` allots minions
         yield self.pace.cooling[0] if self.pace.cooling and self.pending.ready else None
 
     def rely_on_memory(self, minions: Iterable[str]) -> dict[str, float]:
@@ -178,8 +166,11 @@ class BatchState(Roster):
         }
 
     def wants_acknowledgement(self, minion: str) -> bool:
-        """Whether the event that ``minion`` has begun the job changes anything."""
-        return not self.finished and Roster.wants_acknowledgement(self, minion)
+        """
+        Whether the event that ``minion`` has begun the job changes anything. Such starts are unauthenticated, and a forger
+        can fire any number of them. So a start is believed only of a minion that is not known to have begun.
+        """
+        return not self.finished and self.wants_return(minion) and not self.members[minion].has_begun
 
     def accepts(self, fact: facts.Requested) -> bool:
         """Whether a request changes anything."""
@@ -190,7 +181,7 @@ class BatchState(Roster):
         if self.halted:
             return False
         if fact.verb == "approve":
-            return self.checks.by_hand and self.checks.stage == fact.stage
+            return self.pace.by_hand and self.pace.checking == fact.stage
         return bool(self.paused) is (fact.verb == "resume")
 
     def is_publishing(self) -> bool:
@@ -236,7 +227,7 @@ class BatchState(Roster):
     def halt(self, reason: str) -> list[Effect]:
         """Send to no minion any more, for this reason."""
         self.halted = reason
-        self.paused = self.pace.publish_at = self.checks.stage = None
+        self.paused = self.pace.publish_at = self.pace.checking = None
         return [facts.Announce("halted")]
 
     def pause(self, by: PausedBy, detail: str) -> list[Effect]:

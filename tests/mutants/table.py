@@ -142,16 +142,16 @@ _TABLE = (
     ),
     (
         "a stage begins before the one before it was checked",
-        "core/batch/gates.py",
-        "return not self.spec.check or self.passed == stage",
+        "core/batch/pace.py",
+        "return not self.spec.check or self.passed == self.stage",
         "return True",
         ROLLOUTS,
     ),
     (
         "an approval is for any stage",
         "core/batch/state.py",
-        "self.checks.by_hand and self.checks.stage == fact.stage",
-        "self.checks.by_hand",
+        "self.pace.by_hand and self.pace.checking == fact.stage",
+        "self.pace.by_hand",
         "tests/unit/batch/test_shell_control.py::test_an_approval_is_for_the_stage_that_it_names",
     ),
     (

@@ -9,15 +9,12 @@ from saltext.jobs.core.batch.plan import (
     WITHOUT,
     Check,
     Group,
-    Membership,
-    Stage,
     gates_of,
     grouped_layout,
     groups_of,
     labels_of,
     not_passed,
     parse_check,
-    stages_of,
 )
 from saltext.jobs.core.grouping import By, parse_by
 
@@ -105,23 +102,6 @@ def test_minions_without_the_value_come_after_all_others_and_those_not_known_las
 def test_a_minion_of_several_groups_is_in_the_first_of_them():
     assert groups_of("a", {"a": ["eu", "canary"]}, ("canary", "eu")) == (Group("canary", ("a",)),)
     assert groups_of("a", {"a": ["web", "db"]}) == (Group("db", ("a",)),)
-
-
-# -- stages ------------------------------------------------------------------------------------------------------------
-
-
-def test_each_group_goes_through_all_sizes_and_all_but_its_last_are_waves():
-    assert stages_of((1, 5, 1, 2), groups=2) == (
-        Stage(0, 1, wave=True),
-        Stage(0, 5, wave=False),
-        Stage(1, 1, wave=True),
-        Stage(1, 2, wave=False),
-    )
-
-
-def test_each_minion_is_in_the_group_that_its_place_says():
-    assert [Membership("abcde", (2, 3)).of(minion) for minion in "abcde"] == [0, 0, 1, 1, 1]
-    assert [Membership("abc", ()).of(minion) for minion in "abc"] == [0, 0, 0]
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
