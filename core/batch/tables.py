@@ -27,8 +27,8 @@ from saltext.jobs.core.batch.summary import (
     word,
 )
 from saltext.jobs.core.display import moments
+from saltext.jobs.core.display.facts import reasons
 from saltext.jobs.core.display.page import ROWS, Column, Page, Row, Table
-from saltext.jobs.core.display.reasons import reasons
 from saltext.jobs.core.display.text import counted, target
 
 #: Most lines of names for a state that needs attention, and for any other state.

@@ -1,10 +1,11 @@
 """
-Pages for results without a table of their own: figures by name, one below the other; and the doctors. Pure.
+Pages for results without a table of their own: figures by name, one below the other; why minions have failed; the doctors.
+Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.display.page import Page
@@ -12,6 +13,8 @@ from saltext.jobs.core.display.text import counted
 
 #: Most lines of one value, most lines of a page, and most values of one list or mapping.
 _MOST, _PAGE, _VALUES = 12, 120, 100
+#: Of reasons: most groups, most lines of a group's text, most lines on the screen for one of them, and most lines of names.
+_GROUPS, _LINES, _WRAPPED, _NAMES = 12, 14, 3, 2
 
 
 def facts(data: Any, page: Page) -> None:
@@ -69,3 +72,19 @@ def doctor(data: Mapping[str, Any], page: Page) -> None:
         for name, value in standing.items()
     }
     facts({name.replace("_", " "): value for name, value in told.items() if value not in (None, [], {})}, page)
+
+
+def reasons(groups: Sequence[Mapping[str, Any]], page: Page) -> None:
+    """Show groups as ``core/reasons.py`` has them, the largest first."""
+    for group in groups[:_GROUPS]:
+        page.gap()
+        code = f" (retcode {group['retcode']})" if group["retcode"] else ""
+        page.names(f"{counted(group['count'], 'minion')}, {group['state']}{code}:", group["minions"], _NAMES)
+        lines = str(group["text"]).split("\n")
+        for line in lines[:_LINES]:
+            page.line(f"    {line.strip()}", "      ", _WRAPPED)
+        if len(lines) > _LINES:
+            page.line(f"    … and {len(lines) - _LINES} more lines")
+    if groups:
+        page.gap()
+    page.folded(len(groups), _GROUPS, " reasons")

@@ -153,11 +153,11 @@ class Page:
         self.line(table.headline(rows))
         self.table(table.columns, rows)
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Row], most: int = ROWS, what: str = "") -> None:
+    def table(self, columns: Sequence[Column], rows: Sequence[Row], most: int = ROWS) -> None:
         """
         Add a table with a head, unless it has no rows; columns without room are left out, the others shrink.
 
-        :param most: most rows; how many ``more`` there are is said, and ``what`` these are.
+        :param most: most rows; how many more there are is said.
         """
         if not rows:
             return
@@ -168,7 +168,7 @@ class Page:
         widths = self._widths(columns, cells)
         for texts in cells:
             self._lines.append(_GAP.join(self._cell(texts[at], columns[at], widths[at]) for at in widths).rstrip())
-        self.folded(len(rows), most, what)
+        self.folded(len(rows), most)
 
     def _widths(self, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> dict[int, int]:
         """Return the width of each column that is shown."""

@@ -108,13 +108,8 @@ def whole(minimum: int = 0, maximum: float = math.inf) -> Kind[int]:
     return Kind(read, f"a whole number of at least {minimum}{f' and at most {maximum}' if maximum < math.inf else ''}")
 
 
-def _positive(value: Any) -> float:
-    found = _finite(value)
-    return _only(found, found > 0)
-
-
 #: Accepts a number, which may have a fraction.
-NUMBER = Kind(_positive, "a number above 0")
+NUMBER = Kind(lambda value: _only(_finite(value), _finite(value) > 0), "a number above 0")
 _SIZE, _FACTORS = re.compile(r"([1-9][0-9]*)([KMGT]?)"), {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -193,15 +188,10 @@ def _names(value: Any) -> tuple[str, ...]:
 WORD = Kind(_word, "a text")
 #: Accepts words of a list, or of a text with commas between them; numbers are words too.
 NAMES = Kind(_names, "a name, a list of names, or names with commas between them")
-
-
-def _some_names(value: Any) -> tuple[str, ...]:
-    found = _names(value)
-    return _only(found, found)
-
-
 #: Accepts at least one.
-SOME_NAMES = Kind(_some_names, "one or more names, in a list or with commas between them")
+SOME_NAMES = Kind(
+    lambda value: _only(_names(value), _names(value)), "one or more names, in a list or with commas between them"
+)
 
 
 def choice(*words: str) -> Kind[str]:
@@ -213,7 +203,7 @@ def some_of(*words: str) -> Kind[tuple[str, ...]]:
     """Accept at least one of some words, in a list or with commas between them."""
 
     def read(value: Any) -> tuple[str, ...]:
-        found = _some_names(value)
+        found = SOME_NAMES.read(value)
         return _only(found, set(found) <= set(words))
 
     return Kind(read, f"one or more of {', '.join(words)}")
@@ -233,13 +223,8 @@ def globs(over: str, example: str) -> Kind[tuple[str, ...]]:
 GLOBS = globs("function names", "['state.*', 'pkg.install']")
 
 
-def _ids(value: Any) -> tuple[str, ...]:
-    found = _globs(value)
-    return _only(found, all(map(is_plain, found)))
-
-
 #: Accepts a list of minion ids.
-IDS = Kind(_ids, "a list of minion ids")
+IDS = Kind(lambda value: _only(_globs(value), all(map(is_plain, _globs(value)))), "a list of minion ids")
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -247,12 +232,9 @@ def _mapping(value: Any) -> dict[str, Any]:
     return dict(_only(found, isinstance(found, Mapping) and all(isinstance(key, str) for key in found)))
 
 
-def _sequence(value: Any) -> list[Any]:
-    return [] if value is None else list(_only(value, isinstance(value, (list, tuple))))
-
-
 #: Accept a dict with names as its keys, and a list; None stands for an empty one.
-MAPPING, SEQUENCE = Kind(_mapping, "a mapping of names to values"), Kind(_sequence, "a list")
+MAPPING = Kind(_mapping, "a mapping of names to values")
+SEQUENCE = Kind(lambda value: [] if value is None else list(_only(value, isinstance(value, (list, tuple)))), "a list")
 
 
 def _path(value: Any) -> str:

@@ -77,8 +77,9 @@ class RecorderShell:
     def start(self) -> None:
         for consumer in self._consumers.values():
             self._loop.spawn_callback(consumer.run)
-        self._bus.listen(self, self.on_gap)
+        self._bus.listen(self, None if self._watch is None else self._watch.on_gap)
         if self._watch is not None:
+            self._bus.tell_too(self._watch)
             self._loop.spawn_callback(self._watch.run, self._disk)
         self._tick()
 
@@ -103,23 +104,15 @@ class RecorderShell:
         self.service.sweep(self._clock.now())
         self.service.take()
 
-    # -- the bus ------------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     def wants(self, tag: str) -> bool:
-        return tag == self._wake or (self._watch is not None and self._watch.wants(tag))
+        return tag == self._wake
 
     def handle(self, tag: str, data: Any) -> None:
-        if tag == self._wake:
-            self.service.take()
-        elif self._watch is not None:
-            self._watch.hint(tag)
+        self.service.take()
 
-    def on_gap(self) -> None:
-        """Look at everything soon."""
-        if self._watch is not None:
-            self._watch.look_at_all()
-
-    # -- requests -----------------------------------------------------------------------------------------------------
+    on_gap = take_requests
 
     def _chosen(self, request: Mapping[str, Any]) -> list[Consumer]:
         name = request.get("returner")

@@ -68,6 +68,8 @@ def known_of(tables: Tables) -> dict[str, Any] | None:
 
 class Watch:
     """
+    A bus.Listener.
+
     :param reported: what was reported before.
     :param targets: those that get the notices.
     """
@@ -90,11 +92,11 @@ class Watch:
             last in _TELLING if tag.startswith("salt/batch/") else tag.startswith("salt/job_retry/") and last == "dead"
         )
 
-    def hint(self, tag: str) -> None:
+    def handle(self, tag: str, data: Any) -> None:
         """Look soon at what an event tells of."""
         self._told["queue" if tag.startswith("salt/job_retry/") else "batches"] = time.monotonic()
 
-    def look_at_all(self) -> None:
+    def on_gap(self) -> None:
         """Look at everything soon."""
         self._told = dict.fromkeys(("batches", "queue"), time.monotonic())
 

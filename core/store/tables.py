@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.display.command import published_words
+from saltext.jobs.core.display.facts import reasons
 from saltext.jobs.core.display.page import Column, Page, Row, Table
-from saltext.jobs.core.display.reasons import reasons
 from saltext.jobs.core.display.text import counted, target
 
 #: Most lines of names.

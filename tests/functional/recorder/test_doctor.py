@@ -54,15 +54,8 @@ def answering(opts):
 
 
 def test_nothing_is_found_where_all_is_well(answering):
-    assert answering({}) == {
-        "engine": True,
-        "process": None,
-        "since": None,
-        "returners": ["rawfile_json"],
-        "findings": [],
-        "faults": 0,
-        "retcode": 0,
-    }
+    well = {"returners": ["rawfile_json"], "findings": [], "faults": 0, "retcode": 0}
+    assert answering({}) == {"engine": True, "process": None, "since": None, **well}
 
 
 @pytest.mark.parametrize(
@@ -91,8 +84,10 @@ def test_problems_of_a_returner_are_reported(answering, figures, part):
         ),
         ({"engines": [{"job_recorder": {"catch_up": "soon"}}]}, "'soon'"),
         ({"job_recorder": {"returners": ["no_such"]}}, "no_such gets nothing: The returner 'no_such' cannot be loaded"),
-        ({"job_cache": False}, "stores no returns in a job cache of its own"),
-        ({"ext_job_cache": "redis"}, "stores no returns in a job cache of its own"),
+        *(
+            (it, "stores no returns in a job cache of its own")
+            for it in ({"job_cache": False}, {"ext_job_cache": "redis"})
+        ),
     ],
 )
 def test_obstacles_to_the_recorder_are_reported(opts, options, part):

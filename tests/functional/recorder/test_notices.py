@@ -46,15 +46,8 @@ class Site:
         self._count = 0
 
     def start(self, more=None, **notices):
-        given = json.dumps({"url": self.url, "secret": SECRET, **notices})
-        command = [
-            sys.executable,
-            "-m",
-            "tests.functional.recorder.run",
-            str(self.folder),
-            given,
-            json.dumps(more or {}),
-        ]
+        given, others = json.dumps({"url": self.url, "secret": SECRET, **notices}), json.dumps(more or {})
+        command = [sys.executable, "-m", "tests.functional.recorder.run", str(self.folder), given, others]
         with self.log.open("ab") as log:
             self.engine = subprocess.Popen(command, cwd=CHECKOUT, stderr=log, start_new_session=True)
         wait_for(lambda: requests.is_running(self.opts, JOB_RECORDER), what="the engine runs")

@@ -37,30 +37,14 @@ def opts(tmp_path):
     return options_in(tmp_path)
 
 
-def a_return(minion="m1", jid=JID, value=None, **more):
-    return {
-        "cmd": "_return",
-        "id": minion,
-        "jid": jid,
-        "fun": "test.echo",
-        "fun_args": ["x"],
-        "return": value,
-        "retcode": 0,
-        "success": True,
-        **more,
-    }
+def a_return(minion="m1", value=None, **more):
+    job = {"cmd": "_return", "id": minion, "jid": JID, "fun": "test.echo", "fun_args": ["x"]}
+    return {**job, "return": value, "retcode": 0, "success": True, **more}
 
 
-def a_load(jid=JID):
-    return {
-        "jid": jid,
-        "fun": "test.echo",
-        "arg": ["x"],
-        "tgt": "*",
-        "tgt_type": "glob",
-        "user": "anna",
-        "cmd": "publish",
-    }
+def a_load():
+    load = {"jid": JID, "fun": "test.echo", "arg": ["x"], "tgt": "*", "tgt_type": "glob"}
+    return {**load, "user": "anna", "cmd": "publish"}
 
 
 # -- pgjsonb ----------------------------------------------------------------------------------------------------------
@@ -206,11 +190,7 @@ def test_a_returner_that_does_not_exist_is_an_error_that_names_it(opts):
     ("usual", "alternative", "expected"),
     [
         ({"returner.x.host": "a"}, {"alt.returner.x.host": "b"}, {"returner.x.host": "b"}),
-        (
-            {"returner.x": {"host": "a", "port": 1}},
-            {"alt.returner.x": {"host": "b"}},
-            {"returner.x": {"host": "b", "port": 1}},
-        ),
+        ({"x": {"host": "a", "port": 1}}, {"alt.x": {"host": "b"}}, {"x": {"host": "b", "port": 1}}),
         ({"returner.x": {"host": "a"}}, {"alt.returner.x.host": "b"}, {"returner.x": {"host": "b"}}),
         ({"cache": "localfs"}, {"alt.cache": "redis"}, {"cache": "redis"}),
     ],

@@ -18,18 +18,20 @@ def test_arguments_are_shown_as_they_are_typed():
 @pytest.mark.parametrize(
     "name",
     [
+        *("password", "passwd", "db_passwd", "api_token", "Secret", "private_key", "apikey", "passphrase"),
         *(
-            "password",
-            "passwd",
-            "db_passwd",
-            "api_token",
-            "Secret",
-            "private_key",
-            "apikey",
-            "passphrase",
+            "pass",
             "connection_pass",
+            "pwd",
+            "db_pass",
+            "MYSQL_PWD",
+            "auth",
+            "access_key",
+            "ssh_key",
+            "bearer",
+            "cookie",
+            "Authorization",
         ),
-        *("pass", "pwd", "db_pass", "MYSQL_PWD", "auth", "access_key", "ssh_key", "bearer", "cookie", "Authorization"),
     ],
 )
 def test_an_argument_named_like_a_secret_is_hidden(name):

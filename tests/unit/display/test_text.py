@@ -11,29 +11,17 @@ from saltext.jobs.core.display.text import clean, cut, width_of, wrap
 ANYTHING = st.text(st.characters(exclude_categories=()), max_size=60)
 #: What terminals obey, and what makes text look like another.
 HARMFUL = [
-    "\x1b[2J",  # clears the screen
-    "\x1b]0;title\x07",
-    "\x9b31m",  # the one-byte form of an escape sequence
-    "\r",
-    "\n",
-    "\b\b",
-    "\x7f",
+    *("\x1b[2J", "\x1b]0;title\x07", "\x9b31m"),  # the last is the one-byte form of an escape sequence
+    *("\r", "\n", "\b\b", "\x7f", "\u200b", "\u2028", "\ufeff", "\ud800", "\U000e0041"),
     "\u202e",  # from right to left
-    "\u200b",
-    "\u2028",
-    "\ufeff",
-    "\ud800",
-    "\U000e0041",
 ]
 
 
 @pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
 def test_control_characters_are_shown_as_their_escapes(harmful):
     shown = clean(f"web{harmful}1")
-    assert shown.isprintable()
-    assert shown.isascii()
-    assert shown.startswith("web\\")
-    assert shown.endswith("1")
+    assert shown.isprintable() and shown.isascii()
+    assert shown.startswith("web\\") and shown.endswith("1")
 
 
 @given(ANYTHING)
@@ -49,15 +37,7 @@ def test_plain_text_stays_as_it_is():
 
 @pytest.mark.parametrize(
     ("text", "width"),
-    [
-        ("web1", 4),
-        ("服务器", 6),
-        ("e\u0301", 1),
-        ("ＷＥＢ", 6),
-        ("한글", 4),
-        ("ภาษาไทย", 7),
-        ("🚀", 2),
-    ],
+    [("web1", 4), ("服务器", 6), ("e\u0301", 1), ("ＷＥＢ", 6), ("한글", 4), ("ภาษาไทย", 7), ("🚀", 2)],
 )
 def test_wide_characters_take_two_columns_and_marks_none(text, width):
     assert width_of(clean(text)) == width

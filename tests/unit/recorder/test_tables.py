@@ -8,20 +8,8 @@ from saltext.jobs.core.recorder import tables
 from tests.unit.batch.test_tables import JID, NOW, drawn
 from tests.unit.display.test_text import HARMFUL
 
-ONE = {
-    "delivered": 120,
-    "queued": 12,
-    "lag": 3.2,
-    "dropped": 0,
-    "refused": 0,
-    "set_aside": 0,
-    "trouble": None,
-}
-STATS = {
-    "bus_gaps": 0,
-    "loop_lag": 0.1,
-    "returners": {"pgjsonb": ONE},
-}
+ONE = {"delivered": 120, "queued": 12, "lag": 3.2, "dropped": 0, "refused": 0, "set_aside": 0, "trouble": None}
+STATS = {"bus_gaps": 0, "loop_lag": 0.1, "returners": {"pgjsonb": ONE}}
 
 
 def test_a_returner_is_one_line():
