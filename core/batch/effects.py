@@ -7,6 +7,7 @@ into the job cache is repeated here until it succeeds. Everything that blocks ru
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import subprocess
@@ -298,18 +299,13 @@ def kept_options(spec: Spec) -> Mapping[str, Any]:
     metadata = spec.options.get("metadata") or {}
     wish = metadata.get("job_retry") if isinstance(metadata, Mapping) else None
     given = wish if isinstance(wish, Mapping) else {}
-    if not spec.window or spec.offline != "queue" or _is_window(given.get("window")):
+    if not spec.window or spec.offline != "queue":
+        return spec.options
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        WINDOW.read(given.get("window"))
         return spec.options
     limits = {**given, "window": spec.window, "timezone": spec.timezone}
     return {**spec.options, "metadata": {**metadata, "job_retry": limits}}
-
-
-def _is_window(value: Any) -> bool:
-    try:
-        WINDOW.read(value)
-    except (ValueError, TypeError, AttributeError):
-        return False
-    return True
 
 
 _EFFECTS: dict[type, Callable[[Ports, Live, Any], Awaitable[None]]] = {
