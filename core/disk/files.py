@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import stat
 import threading
@@ -52,10 +53,14 @@ def make_folder(folder: Path, mode: int = 0o700) -> None:
 
 def give(handle: int, folder: str) -> None:
     """Give an open file, which this process has just made in ``folder``, to the owner of ``folder`` if this is root."""
-    if os.geteuid() == 0:
-        owner = os.stat(folder)
-        if owner.st_uid != 0:
-            os.fchown(handle, owner.st_uid, owner.st_gid)
+    if os.geteuid() == 0 and (owner := _owner_of(folder))[0] != 0:
+        os.fchown(handle, *owner)
+
+
+@functools.lru_cache(maxsize=256)
+def _owner_of(folder: str) -> tuple[int, int]:
+    found = os.stat(folder)
+    return found.st_uid, found.st_gid
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600, folder_mode: int = 0o700, by_umask: bool = False) -> None:
@@ -67,7 +72,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600, folder_mode: int = 
     :raises OSError: the old content stays.
     """
     path = os.fspath(path)
-    folder = os.path.dirname(path)
+    folder = path.rpartition("/")[0]
     # Its name begins with a dot, which identifies files that a crash has left.
     draft = f"{folder}/.{os.getpid()}-{threading.get_ident()}"
     handle = _new_file(folder, draft, mode, folder_mode)
@@ -123,7 +128,7 @@ def open_lock(path: Path) -> int:
     :raises StateError: when there is something else in its place. :raises OSError:
     """
     path = os.fspath(path)
-    folder, flags = os.path.dirname(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    folder, flags = path.rpartition("/")[0], os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     try:
         try:
             handle = os.open(path, flags, 0o600)

@@ -30,6 +30,7 @@ A damaged record counts as absent if the next write can heal it. Loads come here
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -81,7 +82,6 @@ class Kept:
     def __init__(self, store: Store, key: str) -> None:
         record, load, self.listed = store.driver.read_all([(PUBLISHED, key), (LOADS, key), (MINIONS, key)])
         self.load: dict[str, Any] = load if isinstance(load, dict) else {}
-        self.minions = ids_in(self.listed)
         self.is_published = record is not ABSENT
         self.publication: Publication | None = None
         if self.is_published:
@@ -89,6 +89,11 @@ class Kept:
                 self.publication = Publication.from_record(record)
             except ValueError as exc:
                 store.quiet.error("publication", "The record of the publish of job %s cannot be used: %s", key, exc)
+
+    @functools.cached_property
+    def minions(self) -> set[str]:
+        """The valid ids in the list of its minions."""
+        return ids_in(self.listed)
 
     @property
     def is_believed(self) -> bool:
@@ -241,7 +246,8 @@ def load_of(store: Store, key: str) -> dict[str, Any]:
     if job.is_refused(store, key):
         return {}
     # if it is not known which minions the job was meant for, those that returned
-    minions = sorted(job.minions) or sorted(map(store.decode, store.keys(f"{RETURNS}/{key}")))
+    listed = store.plain_minions(key, job.listed if isinstance(job.listed, list) else None)
+    minions = listed or sorted(map(store.decode, store.keys(f"{RETURNS}/{key}")))
     return {**job.load, "Minions": minions} if minions else job.load
 
 
