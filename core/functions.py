@@ -22,21 +22,8 @@ KILLS = frozenset(
 )
 
 #: What ``saltutil.signal_job`` can send to a job without ending it, as text: SIGUSR1 makes Salt dump its stack.
-HARMLESS = frozenset(
-    str(int(number))
-    for number in (
-        0,
-        signal.SIGUSR1,
-        signal.SIGSTOP,
-        signal.SIGTSTP,
-        signal.SIGTTIN,
-        signal.SIGTTOU,
-        signal.SIGCONT,
-        signal.SIGCHLD,
-        signal.SIGURG,
-        signal.SIGWINCH,
-    )
-)
+_NUMBERS = (0, signal.SIGUSR1, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT)
+HARMLESS = frozenset(str(int(number)) for number in (*_NUMBERS, signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH))
 
 #: Kills, and questions about other jobs: they mean nothing later. A ``salt`` command that waits for its job publishes
 #: ``saltutil.find_job`` every few seconds.

@@ -66,12 +66,12 @@ def _failed_states(value: Any) -> list[tuple[str, Mapping[str, Any]]]:
         for name, state in value.items()
         if str(name).count(_PARTS) == 3 and isinstance(state, Mapping) and state.get("result") is False
     ]
-    return sorted(states, key=_place)
 
+    def place(item: tuple[str, Mapping[str, Any]]) -> tuple[float, str]:
+        number = item[1].get("__run_num__")
+        return (number if isinstance(number, int) else float("inf")), item[0]
 
-def _place(item: tuple[str, Mapping[str, Any]]) -> tuple[float, str]:
-    number = item[1].get("__run_num__")
-    return (number if isinstance(number, int) else float("inf")), item[0]
+    return sorted(states, key=place)
 
 
 def _of_states(states: list[tuple[str, Mapping[str, Any]]]) -> str:

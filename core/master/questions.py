@@ -46,21 +46,6 @@ _RUNS, _RECORDED, _RUNNING, _MATCHES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Answers:
-    """
-    The outcome of a question.
-
-    ``given``: ``{minion: return}`` of those that answered; the return comes from the minion unchecked. ``failed``:
-    ``{minion: retcode}`` of answers whose retcode is not 0. ``unproven``: minions whose answer was announced on the bus,
-    but is not in the log.
-    """
-
-    given: Mapping[str, Any]
-    failed: Mapping[str, int]
-    unproven: frozenset[str]
-
-
-@dataclasses.dataclass(frozen=True)
 class Found:
     """
     The minions that were asked about a job.
@@ -114,7 +99,7 @@ class Questions:
         self._kept, self._forget = kept, forget
         #: Returns once the log was read to its end.
         self.read_log: Callable[[], Awaitable[object]] = _read_nothing
-        self._open: dict[str, _Question] = {}  # by jid, in the order of their publishes
+        self._open: dict[str, Question] = {}  # by jid, in the order of their publishes
 
     def wants(self, jid: str) -> bool:
         """Tell whether returns of ``jid`` are answers to an open question."""
@@ -166,7 +151,7 @@ class Questions:
 
     async def call(
         self, fun: str, arg: Iterable[Any], kwarg: Mapping[str, Any], minions: Iterable[str], timeout: float, user: str
-    ) -> Answers:
+    ) -> Question:
         """Have minions run a function, and wait for their returns, which the job cache has too. Raises as ``ping``."""
         return await self._ask(fun, list(arg), sorted(minions), timeout, is_job=True, user=user, kwarg=kwarg)
 
@@ -223,7 +208,9 @@ class Questions:
             rest = read(
                 {**given, **{minion: {**given[minion], _RECORDED: said[minion]} for minion in alone & said.keys()}}
             )
-        return dataclasses.replace(rest, silent=asked - heard - rest.answered, unproven=answers.unproven & asked)
+        return dataclasses.replace(
+            rest, silent=asked - heard - rest.answered, unproven=asked & answers.announced - answers.given.keys()
+        )
 
     async def _ask(
         self,
@@ -236,7 +223,7 @@ class Questions:
         is_job: bool = False,
         hint: bool = False,
         **more: Any,
-    ) -> Answers:
+    ) -> Question:
         """
         Return the outcome, once all have answered or the time is over.
 
@@ -247,7 +234,7 @@ class Questions:
         :param more: further arguments of ``Publisher.publish``.
         """
         jid, kept = self._publisher.new_jid(), self._kept and not hint
-        question = self._open[jid] = _Question(self._loop, self._steady, told, is_job, hint)
+        question = self._open[jid] = Question(self._loop, self._steady, told, is_job, hint)
 
         def close() -> None:
             del self._open[jid]
@@ -271,17 +258,20 @@ class Questions:
             self._loop.call_later(linger, close)
         else:
             close()
-        return Answers(
-            dict(question.given), dict(question.failed), frozenset(question.announced - question.given.keys())
-        )
+        return question
 
 
 async def _read_nothing() -> None:
     """Do nothing: nobody reads a log."""
 
 
-class _Question:
-    """One question, from its publish to its end: which answers count, and how long to wait for them."""
+class Question:
+    """
+    One question, from its publish to its end: which answers count, and how long to wait for them.
+
+    ``given``: ``{minion: return}`` of those that answered; the return comes from the minion unchecked. ``failed``:
+    ``{minion: retcode}`` of answers whose retcode is not 0. ``announced``: minions whose answer was announced on the bus.
+    """
 
     def __init__(self, loop: Any, steady: Callable[[], float], told: Told | None, is_job: bool, is_hint: bool) -> None:
         self._loop, self._steady, self._told = loop, steady, told
@@ -289,7 +279,7 @@ class _Question:
         self.published, self.forwarded_at = steady(), -math.inf
         self.given: dict[str, Any] = {}
         self.failed: dict[str, int] = {}
-        self.announced = set[str]()  # minions whose answers were announced on the bus
+        self.announced = set[str]()
         self._matched: frozenset[str] | None = None  # not known until the publish has been answered
         self._untold: dict[str, Any] = {}
         self._over: Any = compat.Future()
