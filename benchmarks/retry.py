@@ -480,7 +480,7 @@ def big(entries):
     measure("the first sweep", lambda: None)
     measure("ten seconds with nothing to do", lambda: None)
     measure("a gap", shell.on_gap)
-    measure("one job is cancelled", lambda: shell.request(facts.Requested("cancel", {"minion": None, "jid": jids[0]})))
+    measure("one job is cancelled", lambda: shell.request("cancel", {"minion": None, "jid": jids[0]}))
     report(
         "  resident memory, MB", round(memory()), most=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
     )

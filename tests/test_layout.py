@@ -109,7 +109,6 @@ SHELLS = {
         "shell",
         "store",
         "verbs",
-        "writer",
     },
     "recorder": {
         "consumer",

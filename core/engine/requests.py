@@ -11,7 +11,7 @@ import contextlib
 import math
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgpack
@@ -99,6 +99,8 @@ class Inbox:
 
     def __init__(self, opts: Mapping[str, Any], engine: str, lease: Lease | None = None) -> None:
         self.engine, self._requests = engine, Requests(site_of(opts).tables, engine, lease)
+        #: Writes the answer to a request. If it does so later, it must do so in the end.
+        self.write: Callable[[str, bytes], None] = self._requests.answer
         self._underway: set[str] = set()  # taken by this process, and not answered
 
     def take(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -109,7 +111,9 @@ class Inbox:
         already, and lack only the answer. A damaged request is refused.
         """
         try:
-            for request_id, taken, body in self._requests.open():
+            found = self._requests.open()
+            self._underway.intersection_update(each.id for each in found)
+            for request_id, taken, body in found:
                 if request_id in self._underway or not (taken or self._requests.take(request_id)):
                     continue
                 self._underway.add(request_id)
@@ -140,10 +144,11 @@ class Inbox:
             self._requests.sweep(now - _STALE)
 
     def _finish(self, request_id: str, reply: dict[str, Any]) -> None:
-        # If the answer cannot be written, the request is taken again: by this process, or by one that leads by now. What was
-        # answered is never taken again, not even after a power cut.
-        self._underway.discard(request_id)
-        self._requests.answer(request_id, salt.payload.dumps(reply))
+        try:
+            self.write(request_id, salt.payload.dumps(reply))
+        except Exception:
+            self._underway.discard(request_id)  # it is taken again: by this process, or by one that leads by now
+            raise
 
 
 def _content_of(body: bytes) -> dict[str, Any] | None:

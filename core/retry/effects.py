@@ -19,7 +19,7 @@ from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.ports import Ports
-from saltext.jobs.core.retry.writer import Writer
+from saltext.jobs.core.retry.store import Writer
 
 log = lines.logger(__name__)
 
@@ -195,7 +195,8 @@ class Effects:
 
     def _claim(self, effect: facts.Claim) -> None:
         claimed = facts.Claimed(effect.jid, effect.minions)
-        self._writer.claim(effect.jid, effect.minions, lambda: self._loop.spawn_callback(self._learn, claimed))
+        self._writer.put(Key(Kind.ENTRY, effect.jid, minion) for minion in effect.minions)
+        self._writer.when_durable(lambda: self._loop.spawn_callback(self._learn, claimed))
 
     async def _publish(self, effect: facts.Publish) -> facts.Fact:
         job = self._machine.jobs[effect.jid]
@@ -254,6 +255,7 @@ BEGINS: dict[type, Callable[[Effects, Any], None]] = {
     facts.Claim: Effects._claim,
     facts.Announce: Effects._announce,
     facts.Warn: Effects._warn,
+    facts.Answer: lambda _self, _effect: None,  # for whoever has made the request
 }
 #: What takes time, and gives a fact.
 FINDS: dict[type, Callable[[Effects, Any], Awaitable[facts.Fact | None]]] = {

@@ -47,6 +47,7 @@ class Kind(enum.IntEnum):
     WATCHED = 3  # what is known of a job's minions without an entry
     CURSOR = 5  # how far the log was read
     DONE = 6  # an entry whose job has returned; only shown
+    PAUSED = 7  # replays are paused
 
 
 class Key(NamedTuple):
@@ -57,8 +58,8 @@ class Key(NamedTuple):
     minion: str = ""
 
 
-#: The key of the one record of its kind.
-CURSOR = Key(Kind.CURSOR, "log")
+#: The keys of the only records of their kinds.
+CURSOR, PAUSED = Key(Kind.CURSOR, "log"), Key(Kind.PAUSED, "queue")
 #: The job may be with the minion, or on its way.
 UNDER_WAY = frozenset({State.CLAIMED, State.SENT, State.RUNNING})
 #: Nothing more happens by itself. The entry is kept for a while, so that its reason can be read.

@@ -352,7 +352,7 @@ class Warn(Effect):
 
 @dataclass(frozen=True)
 class Answer(Effect):
-    """The answer to the oldest request without one, or why it failed; for the operator once all Saves so far are durable."""
+    """The answer to a request, or why it failed; stored in the transaction that makes all Saves so far durable."""
 
     value: int | bool = 0
     failed: Exception | None = None

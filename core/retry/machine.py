@@ -146,7 +146,7 @@ class Retry:
         """
         Take a fact that has become known at ``now``, and return what is to be done.
 
-        Effects are begun in this order. Only an Answer waits, for the Saves before it.
+        Effects are begun in this order.
         """
         self.queue.now = max(now, self.now)
         self.handlers[type(fact)](fact)

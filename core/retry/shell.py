@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import gc
 import math
 from collections.abc import Callable, Mapping
@@ -21,21 +20,20 @@ from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.proof import POLL, Proof
 from saltext.jobs.core.engine.service import Service
-from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.errors import JobCacheError, NotYet
 from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.effects import Effects, answer_time
-from saltext.jobs.core.retry.entry import CURSOR, Key, Kind
+from saltext.jobs.core.retry.entry import CURSOR, PAUSED, Key, Kind
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.metrics import figures
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import of_record, untold
-from saltext.jobs.core.retry.store import Cursor
+from saltext.jobs.core.retry.store import Cursor, Writer
 from saltext.jobs.core.retry.verbs import Verbs, read_queue
-from saltext.jobs.core.retry.writer import Writer
 
 log = lines.logger(__name__)
 
@@ -95,11 +93,11 @@ class RetryShell:
         self._searches: list[float] = []  # the times since which searches of the job cache look for publishes
         self._effects = Effects(loop, ports, self.machine, self.writer, opts, self._learn)
         verbs = Verbs(ports, self.request, self._start_anew)
+        ports.inbox.write = self.writer.answer
         self.history = History()
         self.service = Service(loop, ports.inbox, verbs.table())
         self._stored_in = ""  # the name of the database
         self._keep_jobs = float(opts.get("keep_jobs_seconds") or 0)
-        self._asked: collections.deque[Any] = collections.deque()  # the futures of answers that are still to come
         self._told: collections.Counter[str] = collections.Counter()
 
     def start(self) -> None:
@@ -281,22 +279,20 @@ class RetryShell:
 
     # -- the machine --------------------------------------------------------------------------------------------------
 
-    def step(self, fact: facts.Fact) -> None:
-        """Give the machine a fact, and perform the effects. If the wall clock was set, the engine starts anew instead."""
+    def step(self, fact: facts.Fact) -> list[facts.Effect]:
+        """Give the machine a fact; perform and return the effects. If the wall clock was set, the engine starts anew."""
         by = self._ports.wall() - self._ports.clock.now()
         if abs(by) > _SET:
             log.warning("The clock was set by %d s; the job_retry engine starts anew", by)
             self._ports.restart()
-            return
+            return []
         effects = self.machine.step(fact, self._ports.clock.now())
         for effect in effects:
-            if isinstance(effect, facts.Answer):
-                self.writer.when_durable(functools.partial(_give, self._asked.popleft(), effect))
-                continue
             if isinstance(effect, facts.Announce):
                 self._told[effect.kind] += 1
             self._effects.perform(effect)
         self._alarm.set(self.machine.next_due)
+        return effects
 
     async def _learn(self, fact: facts.Fact) -> None:
         """
@@ -311,6 +307,8 @@ class RetryShell:
         machine, jid = self.machine, key.jid
         if key.kind is Kind.CURSOR:
             return self._newer_cursor().as_record()
+        if key.kind is Kind.PAUSED:
+            return {} if machine.turns.paused else None
         if key.kind is Kind.DONE:
             return machine.queue.done.pop(key)
         if key.kind is Kind.JOB:
@@ -321,12 +319,16 @@ class RetryShell:
         kept = machine.watched.get(jid) if key.kind is Kind.WATCHED else machine.entry(key.minion, jid)
         return None if kept is None else kept.as_record()
 
-    def request(self, fact: facts.Fact) -> Any:
-        """Take what an operator asks for. Returns a future of the answer, which resolves once all changes are stored."""
-        answer = compat.Future()
-        self._asked.append(answer)
-        self.step(fact)
-        return answer
+    def request(self, do: str, given: Mapping[str, Any]) -> Any:
+        """Have the machine do what an operator asks for, and return its answer, which is to be stored with what changed."""
+        for effect in self.step(facts.Requested(do, given)):
+            if isinstance(effect, facts.Answer):
+                if do in ("pause", "resume"):
+                    self.writer.put([PAUSED])
+                if effect.failed is not None:
+                    raise effect.failed
+                return effect.value
+        raise NotYet("The engine starts anew")
 
     def take_requests(self) -> None:
         """Carry out what runners have asked for, after all that the log tells by now."""
@@ -344,7 +346,7 @@ class RetryShell:
         self.step(facts.Tick())  # the clock may have been set
         self.take_requests()
         self.service.sweep(self._ports.wall())
-        self.writer.put([CURSOR])
+        self.writer.put(())  # the cursor has moved on
         self._loop.spawn_callback(self._look_at_store)
 
     async def _look_at_store(self) -> None:
@@ -389,10 +391,3 @@ class RetryShell:
             self.logged(record)
         self.step(facts.Gap())
         self._searches.remove(since)
-
-
-def _give(future: Any, answer: facts.Answer) -> None:
-    if answer.failed is None:
-        future.set_result(answer.value)
-    else:
-        future.set_exception(answer.failed)

@@ -1,5 +1,5 @@
 """
-The retry queue in the site's database: a row for each record.
+The retry queue in the site's database, a row for each record, and the writer with which the engine changes it.
 
 =========== ==========================================================================================================
 kind        body
@@ -9,11 +9,10 @@ kind        body
 ``WATCHED`` what is known of a job besides its entries (core/retry/watched.py)
 ``DONE``    the entry of one minion that has returned the job since it was queued, with its function; until the job is old
 ``CURSOR``  how far the log was read; written with the last of what was learned from it
+``PAUSED``  replays are paused
 =========== ==========================================================================================================
 
 One unreadable record must never keep another from being read. It stays where it is until the engine replaces it.
-
-Blocks: use it in one Worker.
 """
 
 from __future__ import annotations
@@ -23,20 +22,22 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import salt.payload
 
-from saltext.jobs.core import lines
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.ledger import meta, queue
+from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.ledger import queue
 from saltext.jobs.core.ledger.log import Position
+from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.ledger.tables import Tables
-from saltext.jobs.core.retry.entry import CURSOR, ENDED, Entry, Key, Kind, State
+from saltext.jobs.core.retry.entry import CURSOR, ENDED, PAUSED, Entry, Key, Kind, State
 from saltext.jobs.core.retry.watched import Watched
 from saltext.jobs.core.site import site_of
 
@@ -45,8 +46,12 @@ log = lines.logger(__name__)
 #: Records to write, by key; None removes the record.
 Changes = Mapping[Key, Mapping[str, Any] | None]
 T = TypeVar("T")
-#: The name of a value that is kept as long as replays are paused.
-_PAUSED = "paused"
+#: Seconds before a failed write is tried again: at first, and at most.
+_PAUSE, _LONGEST_PAUSE = 1.0, 15.0
+#: Seconds for which changes are gathered, unless a caller waits for them.
+_GATHER = 1.0
+#: Most entries and notes that are written in one transaction, which keeps the master's workers from writing.
+_PART = 500
 
 
 class Cursor(NamedTuple):
@@ -73,30 +78,36 @@ class Cursor(NamedTuple):
 
 class RetryStore:
     """
-    All methods raise OSError when the database cannot be used now.
+    All methods block, and raise OSError when the database cannot be used now.
 
     :param lease: by which this process leads; None for a runner, which only reads.
     """
 
     def __init__(self, tables: Tables, lease: Lease | None = None) -> None:
-        self._tables, self._lease = tables, lease
+        self._tables, self._lease, self._requests = tables, lease, Requests(tables, JOB_RETRY)
 
     def name(self) -> str:
         """Return the name of the database; another one has none of this queue's records."""
         return self._tables.name()
 
-    def write(self, changes: Changes, durable: bool = True) -> None:
-        """Store changes: all of them, or none. :param durable: whether they must survive a power cut when this returns."""
+    def write(self, changes: Changes, durable: bool = True, answers: Mapping[str, bytes] | None = None) -> None:
+        """
+        Store changes and answers to requests, in one transaction.
+
+        :param durable: whether they must survive a power cut when this returns.
+        """
         bodies = {key: None if record is None else _packed(record) for key, record in changes.items()}
-        queue.write(self._tables, bodies, self._lease, durable)
+
+        def work() -> None:
+            queue.write(self._tables, bodies, durable=durable)
+            for request_id, reply in (answers or {}).items():
+                self._requests.answer(request_id, reply)
+
+        self._tables.together(work, self._lease, durable)
 
     def is_paused(self) -> bool:
         """Tell whether replays are paused."""
-        return meta.get(self._tables, JOB_RETRY, _PAUSED) is not None
-
-    def pause(self, paused: bool) -> None:
-        """Pause replays, or have them go on."""
-        meta.keep(self._tables, JOB_RETRY, _PAUSED, b"" if paused else None, self._lease)
+        return PAUSED.jid in self._all(Kind.PAUSED, "pause", dict)
 
     def tidy(self) -> None:
         """Remove the jobs that have no entry. Their first entry may be about to follow, except at an engine's start."""
@@ -148,6 +159,96 @@ class RetryStore:
             except ValueError as exc:
                 log.error("The %s of %s cannot be read: %s", what, row.jid, exc)
         return found
+
+
+class Writer:
+    """
+    Stores what the engine has learned, as it is by then: all that has changed, the answers to requests, and the cursor. It
+    must never lose a change: it keeps those that cannot be written now, and tries again.
+
+    All methods are called on the thread of ``loop``. The store is used in ``worker``.
+
+    :param record_of: returns the present record of a key; None if there is none.
+    """
+
+    def __init__(
+        self, loop: Any, worker: Worker, store: RetryStore, record_of: Callable[[Key], Mapping[str, Any] | None]
+    ) -> None:
+        self._loop, self._worker, self._store, self._record_of = loop, worker, store, record_of
+        self._jobs, self._rest = dict[Key, None](), dict[Key, None]()  # the keys that have changed
+        self._answers, self._waiting = dict[str, bytes](), list[Callable[[], object]]()
+        self._is_due = self._is_busy = False
+        self._timer: Any = None
+
+    def put(self, keys: Iterable[Key]) -> None:
+        """Store these records and the cursor soon, as they are by then, and remove those that are gone by then."""
+        for key in keys:
+            (self._jobs if key.kind is Kind.JOB else self._rest)[key] = None
+        self._is_due = True
+        # An entry often changes several times within a second; it is written once.
+        if self._timer is None and not self._is_busy:
+            self._timer = self._loop.call_later(_GATHER, self._begin)
+
+    def answer(self, request_id: str, reply: bytes) -> None:
+        """Answer a request, together with the last of all that was put so far."""
+        self._answers[request_id] = reply
+        self._begin()
+
+    def when_durable(self, call: Callable[[], object]) -> None:
+        """Call back once everything put so far is stored."""
+        self._waiting.append(call)
+        self._begin()
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything is stored."""
+        return not (self._is_busy or self._is_due)
+
+    def _begin(self) -> None:
+        self._is_due = True
+        if self._timer is not None:
+            self._loop.remove_timeout(self._timer)
+            self._timer = None
+        if not self._is_busy:
+            self._is_busy = True
+            self._loop.spawn_callback(self._write)
+
+    async def _write(self) -> None:
+        while self._is_due:
+            keys = list(itertools.islice(self._rest, _PART))
+            for key in keys:
+                del self._rest[key]
+            changes, answers, calls = {key: self._record_of(key) for key in (*self._jobs, *keys)}, {}, []
+            self._jobs, self._is_due = {}, bool(self._rest)
+            if self._rest:  # a job is written before its first entry, and removed after its last
+                self._jobs = {key: None for key in changes if key.kind is Kind.JOB and changes[key] is None}
+                changes = {key: record for key, record in changes.items() if key not in self._jobs}
+            else:  # all that the log has told before the cursor is written with it, or was written before
+                changes[CURSOR] = self._record_of(CURSOR)
+                answers, calls, self._answers, self._waiting = self._answers, self._waiting, {}, []
+            await self._write_one(changes, answers, calls)
+        self._is_busy = False
+
+    async def _write_one(
+        self, changes: Changes, answers: Mapping[str, bytes], calls: Iterable[Callable[[], object]]
+    ) -> None:
+        pause = 0.0
+        while True:
+            try:
+                await self._worker.call(self._store.write, changes, bool(calls or answers), answers)
+                break
+            except OSError as exc:
+                if not pause:
+                    log.error("The retry queue cannot be written, and is kept in memory until it can be: %s", exc)
+                pause = min(2 * pause or _PAUSE, _LONGEST_PAUSE)
+                await compat.sleep(pause)
+        if pause:
+            log.warning("The retry queue can be written again")
+        for call in calls:
+            try:
+                call()
+            except Exception:
+                log.exception("A task that waited for the store failed")
 
 
 def owed_of(opts: Mapping[str, Any], jid: str) -> dict[str, tuple[bool, float, str]]:

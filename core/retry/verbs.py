@@ -6,6 +6,7 @@ It must never let a request overtake an earlier one: what an operator enqueues a
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -14,7 +15,6 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.service import Verb
 from saltext.jobs.core.errors import JobCacheError, NotYet, StateError
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Entry, Job
 from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import job_of
@@ -31,18 +31,12 @@ _PART = 2000
 
 class Verbs:
     """
-    :param take: gives the machine a fact, and returns a future of its answer, which resolves once all changes are
-        durable.
+    :param carry_out: has the machine do what is asked for under that name, and returns the answer.
     :param restart: starts the engine anew, once what is known is stored.
     """
 
-    def __init__(
-        self,
-        ports: Ports,
-        take: Callable[[facts.Fact], Any],
-        restart: Callable[[], None],
-    ) -> None:
-        self._ports, self._take, self._restart = ports, take, restart
+    def __init__(self, ports: Ports, carry_out: Callable[[str, Given], Any], restart: Callable[[], None]) -> None:
+        self._ports, self._carry_out, self._restart = ports, carry_out, restart
         self._last: Any = None  # resolves when the last request has been taken
 
     def table(self) -> dict[str, Verb]:
@@ -53,42 +47,26 @@ class Verbs:
             "retry": lambda request: {**_selected(request), **_wish(request)},
             "cancel": lambda request: {**_selected(request), "minions": request.get("minions")},
             "purge": lambda request: {"states": tuple(request["states"])},
-            "pause": self._pause,
-            "resume": self._resume,
+            "pause": lambda request: {},
+            "resume": lambda request: {},
         }
-        verbs = {verb: self._in_order(verb, make) for verb, make in made.items()}
+        verbs = {verb: functools.partial(self._in_order, verb, make) for verb, make in made.items()}
         # ``job_cache.recover`` has brought back entries: an engine that starts reads the whole queue.
         return {**verbs, "take_up": lambda _request: self._restart()}
 
-    def _in_order(self, do: str, make: _Make) -> Verb:
-        def verb(request: Request) -> Awaitable[Any]:
-            # The order is settled here, before any request waits for anything.
-            before, self._last = self._last, compat.Future()
-            return self._carry_out(do, make, request, before, self._last)
+    def _in_order(self, do: str, make: _Make, request: Request) -> Awaitable[Any]:
+        # The order is settled here, before any request waits for anything.
+        before, self._last = self._last, compat.Future()
+        return self._after(before, self._last, do, make, request)
 
-        return verb
-
-    async def _carry_out(self, do: str, make: _Make, request: Request, before: Any, done: Any) -> Any:
+    async def _after(self, before: Any, done: Any, do: str, make: _Make, request: Request) -> Any:
         if before is not None:
             await before
         try:
             given = make(request)
-            durable = self._take(facts.Requested(do, given if isinstance(given, Mapping) else await given))
+            return self._carry_out(do, given if isinstance(given, Mapping) else await given)
         finally:
             done.set_result(None)
-        answer = await durable
-        # The engine may have done all of it before a restart. Then the number is not known.
-        return None if request.get("again") and not answer else answer
-
-    # -- requests -----------------------------------------------------------------------------------------------------
-
-    def _pause(self, _request: Request) -> Given:
-        self._ports.store.pause(True)
-        return {}
-
-    def _resume(self, _request: Request) -> Given:
-        self._ports.store.pause(False)
-        return {}
 
     async def _hand_over(self, request: Request) -> Given:
         """Nobody waits for the answer to a request of a batch: what fails is tried again, and a refusal is logged."""

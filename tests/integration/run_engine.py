@@ -57,7 +57,9 @@ POINTS = {
         ),
     },
     "job_retry": {
-        "answer": Point(requests.Inbox, "answer"),
+        "answer": Point(
+            retry_store.RetryStore, "write", lambda _self, _changes, durable=True, answers=None: bool(answers)
+        ),
         "entry": _stores(bool),
         "claim": _stores(lambda record: bool(record) and record["state"] == "claimed"),
         "removal": _stores(lambda record: not record),

@@ -222,7 +222,7 @@ _TABLE = (
     (
         "a claim is not stored",
         "core/retry/effects.py",
-        "self._writer.claim(effect.jid, effect.minions, lambda: self._loop.spawn_callback(self._learn, claimed))",
+        "self._writer.when_durable(lambda: self._loop.spawn_callback(self._learn, claimed))",
         "self._loop.spawn_callback(self._learn, claimed)",
         QUEUE,
     ),

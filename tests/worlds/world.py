@@ -25,7 +25,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.returns import Returns
-from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed, SiteAway
+from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, NotYet, PublishFailed, SiteAway
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ledger import queue
 from saltext.jobs.core.ledger.log import News
@@ -270,8 +270,8 @@ class Store(RetryStore):
         super().__init__(MemoryTables(world.disk, JOB_RETRY), world.lease)
         self._world = world
 
-    def write(self, changes, durable=True):
-        super().write(changes, durable)
+    def write(self, changes, durable=True, answers=None):
+        super().write(changes, durable, answers)
         for key, record in changes.items():
             if key.kind is Kind.ENTRY and record is not None:
                 self._world.has_stored(key.minion, key.jid, record)
@@ -546,12 +546,13 @@ class World:
         if not isinstance(fact, facts.Requested):
             self.shell.step(fact)
             return
-        self.life.spawn_callback(self._ask_for, fact)
+        self.life.add_callback(self._ask_for, fact)
         if not self._is_running:
             self.run(0.0)
 
-    async def _ask_for(self, fact):
-        self.answers.append(await self.shell.request(fact))
+    def _ask_for(self, fact):
+        with contextlib.suppress(NotYet):
+            self.answers.append(self.shell.request(fact.do, fact.given))
 
     def enqueue(self, jid, minions, asker=None, named=True):
         """An operator queues a job by hand."""

@@ -10,7 +10,7 @@ import pytest
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import doctor
-from saltext.jobs.core.retry.entry import Entry
+from saltext.jobs.core.retry.entry import PAUSED, Entry
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of
 from tests.functional.retry.records import JID, accept, changes, load_of, queue_of, record_of, snapshot_of
@@ -114,5 +114,5 @@ def test_unreadable_keys_are_reported(opts, running):
 
 
 def test_a_pause_is_reported(opts):
-    RetryStore(site_of(opts).tables).pause(True)
+    RetryStore(site_of(opts).tables).write({PAUSED: {}})
     finding(opts, "the queue is paused")
