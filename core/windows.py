@@ -9,6 +9,7 @@ It has no clock: the time (in Unix seconds) and the zone are arguments. ``tz=Non
 
 from __future__ import annotations
 
+import bisect
 import datetime
 import functools
 import math
@@ -215,13 +216,7 @@ def _offset(now: float, tz: datetime.tzinfo | None) -> datetime.timedelta:
 def _transition(low: int, high: int, tz: datetime.tzinfo | None) -> int:
     """Return the second at which the offset changes, between two that have different ones."""
     old = _offset(low, tz)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _offset(middle, tz) == old:
-            low = middle
-        else:
-            high = middle
-    return high
+    return low + bisect.bisect_left(range(low, high), True, key=lambda at: _offset(at, tz) != old)
 
 
 def _first_showing(wall: datetime.datetime, tz: datetime.tzinfo | None) -> float:
