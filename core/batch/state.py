@@ -168,9 +168,11 @@ class BatchState(Roster):
     def wants_acknowledgement(self, minion: str) -> bool:
         """
         Whether the event that ``minion`` has begun the job changes anything. Such starts are unauthenticated, and a forger
-        can fire any number of them. So a start is believed only of a minion that is not known to have begun.
+        can fire any number of them. So a start is believed only of a minion that was sent to and is not known to have begun.
         """
-        return not self.finished and self.wants_return(minion) and not self.members[minion].has_begun
+        if self.finished or not self.wants_return(minion):
+            return False
+        return self.members[minion].sent_at is not None and not self.members[minion].has_begun
 
     def accepts(self, fact: facts.Requested) -> bool:
         """Whether a request changes anything."""

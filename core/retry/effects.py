@@ -23,8 +23,6 @@ from saltext.jobs.core.retry.store import Writer
 
 log = lines.logger(__name__)
 
-#: The states of a minion's record of a job, for the machine.
-_SAID = {"never": Said.NEVER, "interrupted": Said.INTERRUPTED}
 _COMPLAINT = "The job cache cannot be used now, and is tried again: %s"
 
 
@@ -176,7 +174,7 @@ class Effects:
         if job is None or not once.is_recorded(job.funs, job.load.get("kwargs")):
             return {}
         age = abs(self._ports.clock.now() - job.published_at)  # the clock may have been set back
-        return {minion: _SAID.get(record.about(age), Said.NOT_SURE) for minion, record in records.items()}
+        return {minion: Said.of(record.about(age)) for minion, record in records.items()}
 
     async def _inquire(self, effect: facts.Inquire) -> facts.Fact:
         running = await self._ports.questions.find_running(effect.minions, self._timeout)

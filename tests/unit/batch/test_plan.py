@@ -9,14 +9,18 @@ from saltext.jobs.core.batch.plan import (
     WITHOUT,
     Check,
     Group,
+    failures_allowed,
     gates_of,
     grouped_layout,
     groups_of,
     labels_of,
     not_passed,
     parse_check,
+    sizes_of,
 )
+from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.grouping import By, parse_by
+from tests.unit.batch.bench import spec
 
 # -- what a batch is grouped by ----------------------------------------------------------------------------------------
 
@@ -39,21 +43,8 @@ def test_the_option_by_is_read(text, by):
 @pytest.mark.parametrize(
     "value",
     [
-        "rack",
-        "grains",
-        "grains:",
-        "grains:[a]",
-        "grain:rack",
-        "mine:rack",
-        "nodegroups:canary",
-        "nodegroups:[]",
-        "nodegroups:[a,,b]",
-        "nodegroups:[a,a]",
-        "grains:rack:[a",
-        "",
-        None,
-        7,
-        ["grains:rack"],
+        *("rack", "grains", "grains:", "grains:[a]", "grain:rack", "mine:rack", "grains:rack:[a", "nodegroups:canary"),
+        *("nodegroups:[]", "nodegroups:[a,,b]", "nodegroups:[a,a]", "", None, 7, ["grains:rack"]),
     ],
 )
 def test_an_invalid_by_is_refused_with_what_is_accepted(value):
@@ -85,12 +76,8 @@ def test_groups_are_sorted_by_name_and_numbers_by_size():
 
 def test_groups_that_are_named_come_first_in_that_order_and_empty_ones_are_left_out():
     labels = {"a": ["us"], "b": ["canary"], "c": ["eu"], "d": ["asia"]}
-    assert [group.name for group in groups_of("abcd", labels, ("canary", "mars", "us"))] == [
-        "canary",
-        "us",
-        "asia",
-        "eu",
-    ]
+    names = [group.name for group in groups_of("abcd", labels, ("canary", "mars", "us"))]
+    assert names == ["canary", "us", "asia", "eu"]
 
 
 def test_minions_without_the_value_come_after_all_others_and_those_not_known_last():
@@ -167,6 +154,52 @@ def test_some_returns_of_a_check_do_not_let_a_batch_go_on(value, retcode, reason
 )
 def test_a_check_is_made_after_each_wave_and_group_that_leaves_minions(sizes, counts, gates):
     assert gates_of(sizes, counts) == gates
+
+
+# -- sizes and budgets -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batch", "total", "sizes"),
+    [
+        (10, 50, (10,)),
+        ("10", 50, (10,)),
+        ("25%", 50, (12,)),
+        ("1%", 50, (1,)),
+        ("100%", 3, (3,)),
+        ("12.5%", 80, (10,)),
+        ("1,10%,50%", 50, (1, 5, 25)),
+        (" 1 , 10% ", 50, (1, 5)),
+        ("100", 3, (100,)),
+    ],
+)
+def test_a_size_is_a_count_a_percentage_or_a_ramp(batch, total, sizes):
+    assert sizes_of(batch, total) == sizes
+
+
+@pytest.mark.parametrize("batch", ["", "0", 0, -1, "-1", "0%", "101%", "ten", "1,", ",1", "5%%", 1.5, True, None, [1]])
+def test_a_malformed_size_is_named(batch):
+    with pytest.raises(ValueError, match="batch is") as caught:
+        sizes_of(batch, 50)
+    assert repr(batch) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "allowed"), [(None, None), (0, 0.0), (3, 3.0), ("3", 3.0), ("10%", 5.0), ("0%", 0.0)]
+)
+def test_a_budget_is_a_count_or_a_percentage(given, allowed):
+    assert failures_allowed(given, 50) == allowed
+
+
+@pytest.mark.parametrize("given", ["", "x", -1, "101%", True, "1.5"])
+def test_a_malformed_budget_is_named(given):
+    with pytest.raises(ValueError, match="max_failures is"):
+        failures_allowed(given, 50)
+
+
+def test_a_spec_survives_being_written_down():
+    original = spec("abc", "1,2", options={"metadata": {"a": 1}}, kwargs={"x": [1]}, arg=("y",), parent="j")
+    assert Spec.from_dict(original.as_dict()) == original
 
 
 def test_sizes_and_a_budget_in_per_cent_are_of_each_group():

@@ -139,15 +139,6 @@ def test_a_minion_whose_key_only_another_master_has_accepted_is_refused_by_name_
         assert bench.shell.live == {}
 
 
-def test_minions_are_handed_over_to_a_retry_queue_that_does_not_run_now(tmp_path):
-    with away(tmp_path) as bench:
-        bench.begin("abc", "2", presence="ping", offline="queue")
-        bench.queue_runs = False
-        bench.end()
-        assert bench.states() == {"a": "completed", "b": "queued", "c": "queued"}
-        assert bench.queued == ["b", "c"]
-
-
 def test_a_batch_that_is_to_hand_minions_over_is_refused_while_the_job_cache_does_not_take_its_load(tmp_path):
     with away(tmp_path) as bench:
         bench.master.cache.failing = True
