@@ -37,8 +37,8 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.effects import ports_of
 from saltext.jobs.core.retry.entry import Entry, Job, Key, Kind
-from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of

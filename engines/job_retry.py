@@ -29,7 +29,7 @@ from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.doctor import doubts_about, settings_of
-from saltext.jobs.core.retry.ports import Ports, ports_of
+from saltext.jobs.core.retry.effects import Ports, ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 
 log = lines.logger(__name__)

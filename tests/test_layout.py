@@ -104,7 +104,6 @@ SHELLS = {
     "retry": {
         "doctor",
         "effects",
-        "ports",
         "reader",
         "shell",
         "store",

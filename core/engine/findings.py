@@ -8,8 +8,6 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import salt.version
-
 from saltext.jobs.core.advice import Advice, examined
 from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_files
 from saltext.jobs.core.engine import masters, requests
@@ -18,7 +16,6 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
 from saltext.jobs.core.options import is_configured
 from saltext.jobs.core.site import site_of
-from saltext.jobs.core.version import VERSION
 
 #: Seconds by which a master's clock may differ from the site's.
 SKEW = 2.0
@@ -117,11 +114,11 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
     site, here = site_of(opts), str(opts.get("id") or "")
     try:
         there = [master for master in masters.masters_of(site.tables, engine) if master.is_known]
-        found, keys = list(site.doubts()), masters.keys_of(opts)
+        found, ours = list(site.doubts()), masters.described(opts)
         leader = requests.process_of(opts, engine)
     except OSError as exc:
         return [f"the state of the masters cannot be read: {exc}"]
-    ours = {"saltext-jobs": VERSION, "Salt": salt.version.__version__, "the job cache": masters.job_cache_of(opts)}
+    alike = {"version": "saltext-jobs", "salt": "Salt", "job_cache": "the job cache"}
     for master in there:
         name = master.name
         if abs(master.ahead) > SKEW:
@@ -129,14 +126,13 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
             found.append(f"{ahead}: set both by one time server")
         if name == here:
             continue
-        theirs = {"saltext-jobs": master.version, "Salt": master.salt, "the job cache": master.job_cache}
         found += [
-            f"{what} is {theirs[what]} on the master {name}, and {ours[what]} on this one, {here}: all masters of a site "
-            "need the same; after a change restart the master"
-            for what in ours
-            if theirs[what] != ours[what]
+            f"{what} is {getattr(master, field)} on the master {name}, and {ours[field]} on this one, {here}: all masters "
+            "of a site need the same; after a change restart the master"
+            for field, what in alike.items()
+            if getattr(master, field) != ours[field]
         ]
-        if master.keys != keys:
+        if master.keys != ours["keys"]:
             found.append(
                 f"the masters {name} and {here} have not accepted the keys of the same minions: accept them on both, or a "
                 "batch fails on minions that the leading one does not know"

@@ -67,29 +67,24 @@ class Master(NamedTuple):
         return self.silent <= KNOWN
 
 
-def job_cache_of(opts: Mapping[str, Any]) -> str:
-    """Return which job cache a master has, in words for people."""
+def described(opts: Mapping[str, Any]) -> dict[str, str]:
+    """
+    Return what all masters of a site should have alike: versions, the job cache in words for people, and a digest of the
+    minions whose keys are accepted, which is empty for one master alone.
+    """
     keeper = opts.get("ext_job_cache") or opts.get("master_job_cache")
-    return f"{keeper} with cache: {opts.get('cache')}" if keeper == "salt_cache" else str(keeper)
-
-
-def keys_of(opts: Mapping[str, Any]) -> str:
-    """Return a digest of the minions whose keys a master of a site has accepted; empty for one master alone."""
     names = sorted(minion_keys(opts)[0]) if opts.get("saltext_jobs_site") else []
-    return hashlib.blake2b("\n".join(names).encode(), digest_size=8).hexdigest() if names else ""
+    return {
+        "version": VERSION,
+        "salt": salt.version.__version__,
+        "job_cache": f"{keeper} with cache: {opts.get('cache')}" if keeper == "salt_cache" else str(keeper),
+        "keys": hashlib.blake2b("\n".join(names).encode(), digest_size=8).hexdigest() if names else "",
+    }
 
 
 def say(opts: Mapping[str, Any], tables: Tables, engine: str, refused: int, wall: Callable[[], float]) -> None:
     """Say that this master's engine is there, leading or standing by. :raises OSError:"""
-    told = {
-        "host": socket.gethostname(),
-        "version": VERSION,
-        "salt": salt.version.__version__,
-        "job_cache": job_cache_of(opts),
-        "keys": keys_of(opts),
-        "refused": refused,
-        "wall": wall(),
-    }
+    told = {**described(opts), "host": socket.gethostname(), "refused": refused, "wall": wall()}
     meta.keep(tables, engine, f"{_GROUP}/{opts.get('id') or ''}", salt.payload.dumps(told))
 
 
@@ -240,11 +235,7 @@ class Seat:
     def metrics(self) -> Figures:
         """Return the figures of the lead, which the engine of each master has."""
         leads, left = self.lease.leader is not None, self.lease.left
-        found: dict[str, float] = {
-            "leader": leads,
-            "fenced_total": self.lease.refused,
-            "site_up": self._is_up,
-        }
+        found: dict[str, float] = {"leader": leads, "fenced_total": self.lease.refused, "site_up": self._is_up}
         if leads and left is not None:
             found["lease_left_seconds"] = left
         return {name: {self._engine: value} for name, value in found.items()}

@@ -54,24 +54,14 @@ class Proof:
     :param loop: the engine's tornado loop.
     :param clock: the clock by which deadlines are set.
     :param tail: reads the log of the masters; in a thread of its own if it is on a server.
-    :param listener: is told what is found.
     :param poll: longest pause in seconds between two looks at the log. Each look that finds nothing doubles the pause.
     """
 
-    def __init__(
-        self,
-        loop: Any,
-        clock: Clock,
-        tail: Log,
-        listener: Listener,
-        poll: float = POLL,
-    ) -> None:
-        self._clock = clock
-        self._tail, self._listener, self._poll = tail, listener, poll
+    def __init__(self, loop: Any, clock: Clock, tail: Log, listener: Listener, poll: float = POLL) -> None:
+        self._clock, self._tail, self._listener, self._poll = clock, tail, listener, poll
         self._worker = Worker(loop) if tail.is_far else None
         self._next_read, self._pause = Alarm(loop, clock, lambda: loop.spawn_callback(self._read)), STORED
-        self._after_gap = Alarm(loop, clock, self._search_after_gap)
-        self._searched_at = -GAP_PAUSE
+        self._after_gap, self._searched_at = Alarm(loop, clock, self._search_after_gap), -GAP_PAUSE
         self._is_open = False
         self._quiet = Quiet(log)
         #: The place in the log before which all records have been told; None if that is not known.
@@ -102,8 +92,6 @@ class Proof:
         if self._worker is not None:
             self._worker.close()
 
-    # -- the log ------------------------------------------------------------------------------------------------------
-
     def wake(self) -> None:
         """Read the log soon, since the bus tells of a return. This is called for every return, so it is cheap."""
         due, soon = self._next_read.due, self._clock.now() + STORED
@@ -124,7 +112,8 @@ class Proof:
             return False
         self._take(news)
         if news is not None and news.gap:
-            self._note_gap(news.gap)
+            self._quiet.warning("gap", "The log may lack records, so the job cache is searched: %s", news.gap)
+            self._after_gap.set(max(self._clock.now(), self._searched_at + GAP_PAUSE))
         return news is not None and news.more
 
     def _look(self) -> News | None:
@@ -135,36 +124,23 @@ class Proof:
             return None
 
     def _take(self, news: News | None) -> None:
-        longest = FAR if self._tail.is_far else IDLE if self._listener.is_idle else self._poll
-        self._pause = self._poll if news is None else STORED if news.records else min(2 * self._pause, longest)
-        is_more = news is not None and news.more
-        self._next_read.set(self._clock.now() + (0.0 if is_more else self._pause))
-        self._tell(news)
-
-    def _tell(self, news: News | None) -> None:
+        """Say when the log is read next, and tell what it has."""
         if news is None:
+            self._pause = self._poll
+            self._next_read.set(self._clock.now() + self._pause)
             return
+        longest = FAR if self._tail.is_far else IDLE if self._listener.is_idle else self._poll
+        self._pause = STORED if news.records else min(2 * self._pause, longest)
+        self._next_read.set(self._clock.now() + (0.0 if news.more else self._pause))
         self.position = news.position or self.position
         for record in news.records:
-            self._hand_over(record)
+            try:
+                self._listener.logged(record)
+            except Exception as exc:
+                told = "A record of job %s in the log cannot be processed: %s"
+                self._quiet.error(type(exc).__name__, told, record.jid, exc, exc_info=exc)
         if not news.more:
             self._listener.on_read()
-
-    def _hand_over(self, record: Record) -> None:
-        try:
-            self._listener.logged(record)
-        except Exception as exc:
-            self._quiet.error(
-                type(exc).__name__,
-                "A record of job %s in the log cannot be processed: %s",
-                record.jid,
-                exc,
-                exc_info=exc,
-            )
-
-    def _note_gap(self, why: str) -> None:
-        self._quiet.warning("gap", "The log may lack records, so the job cache is searched: %s", why)
-        self._after_gap.set(max(self._clock.now(), self._searched_at + GAP_PAUSE))
 
     def _search_after_gap(self) -> None:
         self._searched_at = self._clock.now()

@@ -44,22 +44,14 @@ def is_running(opts: Mapping[str, Any], engine: str) -> bool:
 
 
 def silent_for(opts: Mapping[str, Any], engine: str) -> float:
-    """
-    Return for how many seconds a running engine has shown no sign of life, if that is longer than ``SILENT``.
-
-    Returns 0 if the last sign is more recent, if no engine runs, and if the last sign is not known.
-    """
+    """Return for how many seconds a running engine has shown no sign of life; 0 for up to ``SILENT``, or if not known."""
     lead = site_of(opts).lead(engine)
     silent = lead.silent or 0.0 if lead is not None else 0.0
     return silent if silent > SILENT else 0.0
 
 
 def other_version(opts: Mapping[str, Any], engine: str) -> str:
-    """
-    Say that a running engine has another version than this process, and what to do.
-
-    Empty if it has the same, if none runs, or if its version is not known.
-    """
+    """Say that a running engine is known to have another version than this process, and what to do; empty if not."""
     process = process_of(opts, engine)
     if process is None or process.version in (VERSION, ""):
         return ""

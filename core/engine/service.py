@@ -68,12 +68,9 @@ class Service:
     def _verb(self, request: Mapping[str, Any]) -> Verb:
         do = request.get("do")
         if not isinstance(do, str) or do not in self._verbs:
-            raise ValueError(f"The {self._inbox.engine} engine knows no request {do!r}; it knows {self._known}")
+            known = ", ".join(sorted(self._verbs))
+            raise ValueError(f"The {self._inbox.engine} engine knows no request {do!r}; it knows {known}")
         return self._verbs[do]
-
-    @property
-    def _known(self) -> str:
-        return ", ".join(sorted(self._verbs))
 
     async def _finish(self, request_id: str, request: Mapping[str, Any], value: Awaitable[Any]) -> None:
         try:

@@ -12,7 +12,7 @@ import collections
 import contextlib
 import gc
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from saltext.jobs.core import compat, lines
@@ -26,11 +26,9 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.effects import Effects, answer_time
-from saltext.jobs.core.retry.entry import CURSOR, PAUSED, Key, Kind
+from saltext.jobs.core.retry.effects import Effects, Ports, answer_time
+from saltext.jobs.core.retry.entry import CURSOR, PAUSED, Entry, Key, Kind, State
 from saltext.jobs.core.retry.machine import Retry
-from saltext.jobs.core.retry.metrics import figures
-from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import of_record, untold
 from saltext.jobs.core.retry.store import Cursor, Writer
 from saltext.jobs.core.retry.verbs import Verbs, read_queue
@@ -51,6 +49,9 @@ _SOON = 1.0
 _MOST_EARLY = 200_000
 #: Most entries that are taken up in one go at the start.
 _PART = 10_000
+
+#: The kinds of announcements about entries (``salt/job_retry/<minion>/<jid>/<kind>``).
+_TOLD = ("queued", "sent", "done", "held", "expired", "cancelled", "dead")
 
 T = TypeVar("T")
 
@@ -391,3 +392,17 @@ class RetryShell:
             self.logged(record)
         self.step(facts.Gap())
         self._searches.remove(since)
+
+
+def figures(entries: Iterable[Entry], told: Mapping[str, int], paused: bool, now: float) -> Figures:
+    """Return the figures. ``told``: how often each kind of announcement was made."""
+    entries = list(entries)
+    states = collections.Counter(entry.state for entry in entries)
+    pending = [entry for entry in entries if entry.state is State.PENDING]
+    return {
+        "retry_entries": {state.value: states[state] for state in State if state is not State.DONE},
+        "retry_oldest_pending_seconds": now - min((entry.queued for entry in pending), default=now),
+        "retry_next_expiry_seconds": min((entry.expires_at for entry in pending), default=math.inf) - now,
+        "retry_transitions_total": {kind: told.get(kind, 0) for kind in _TOLD},
+        "retry_paused": paused,
+    }

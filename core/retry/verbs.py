@@ -15,8 +15,8 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.service import Verb
 from saltext.jobs.core.errors import JobCacheError, NotYet, StateError
 from saltext.jobs.core.ids import is_plain
+from saltext.jobs.core.retry.effects import Ports
 from saltext.jobs.core.retry.entry import Entry, Job
-from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import job_of
 from saltext.jobs.core.users import Identity
 

@@ -38,8 +38,8 @@ from saltext.jobs.core.master.job_cache import OURS
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
+from saltext.jobs.core.retry.effects import Ports
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Kind
-from saltext.jobs.core.retry.ports import Ports
 from saltext.jobs.core.retry.reader import JobReader, job_of
 from saltext.jobs.core.retry.shell import MAINTENANCE, RetryShell
 from saltext.jobs.core.retry.store import RetryStore

@@ -18,7 +18,7 @@ from saltext.jobs.core.batch import metrics as of_batches
 from saltext.jobs.core.engine.process import Report
 from saltext.jobs.core.metrics import FIGURES, PREFIX, text_of
 from saltext.jobs.core.recorder import shell as of_recorder
-from saltext.jobs.core.retry import metrics as of_retry
+from saltext.jobs.core.retry import shell as of_retry
 from tests.waiting import stretched
 
 MONITORING = pathlib.Path(__file__).resolve().parents[3] / "docs" / "monitoring"

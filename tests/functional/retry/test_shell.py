@@ -13,8 +13,8 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import RetrySettings
+from saltext.jobs.core.retry.effects import ports_of
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.ports import ports_of
 from saltext.jobs.core.retry.shell import RetryShell
 from tests.database import replies_in
 from tests.functional.retry.records import JID, accept, load_of

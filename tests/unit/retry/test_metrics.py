@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from saltext.jobs.core.metrics import figures_of
-from saltext.jobs.core.retry import metrics
+from saltext.jobs.core.retry import shell
 from tests.worlds.world import World
 
 
 def figures(world):
-    return figures_of(metrics.figures(world.machine.entries(), {"sent": 3}, world.machine.turns.paused, world.now))
+    return figures_of(shell.figures(world.machine.entries(), {"sent": 3}, world.machine.turns.paused, world.now))
 
 
 def test_an_empty_queue_has_figures_too():
