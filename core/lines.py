@@ -67,15 +67,13 @@ _SUBJECTS = 20
 
 class Quiet:
     """
-    :param logger: where the lines go.
+    Logs the same thing at most once a minute, however often it happens.
+
     :param steady: returns seconds that only ever rise.
-    :param pause: seconds between two lines about the same subject.
     """
 
-    def __init__(
-        self, logger: logging.Logger, steady: Callable[[], float] = time.monotonic, pause: float = PAUSE
-    ) -> None:
-        self._logger, self._steady, self.pause = logger, steady, pause
+    def __init__(self, logger: logging.Logger, steady: Callable[[], float] = time.monotonic) -> None:
+        self._logger, self._steady = logger, steady
         self._since = steady()
         self._silent: dict[Hashable, int] = {}  # subject -> how often it happened in this minute after its line
 
@@ -99,7 +97,7 @@ class Quiet:
         args: tuple[object, ...],
         exc_info: BaseException | None = None,
     ) -> None:
-        if self._steady() - self._since >= self.pause:
+        if self._steady() - self._since >= PAUSE:
             self._begin_minute()
         if subject not in self._silent and len(self._silent) >= _SUBJECTS:
             subject = None

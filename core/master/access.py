@@ -80,9 +80,7 @@ class _Checks(salt.utils.minions.CkMinions):  # type: ignore[misc]
 
 
 class Access:
-    """
-    :param opts: the master's options.
-    """
+    """Salt's own checks, with the access lists as the master has them now."""
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self._opts = dict(opts)

@@ -61,8 +61,6 @@ class Listener(Protocol):
 
 class Bus:
     """
-    :param opts: the master's options.
-    :param loop: the engine's tornado loop.
     :param name: the engine's name, for its beat.
     :param is_direct: whether to use the publisher's sockets instead of Salt's own client.
     :param patience: seconds of silence after which the engine subscribes again.
@@ -249,8 +247,8 @@ _RETRY = 0.2
 
 class Stream:
     """
-    :param loop: the engine's tornado loop.
-    :param opts: the master's options.
+    Reads events from the publisher's socket.
+
     :param take: called, on the loop, with each event as the bus carries it: tag, two newlines, payload.
     :param on_break: called when the connection was lost, before it is made again.
     """
@@ -344,10 +342,7 @@ _MOST = 64 << 20
 
 
 class Sender:
-    """
-    :param loop: the engine's tornado loop.
-    :param opts: the master's options.
-    """
+    """Fires events through the publisher's socket."""
 
     def __init__(self, loop: Any, opts: Mapping[str, Any]) -> None:
         self._loop, self._opts = loop, opts

@@ -31,8 +31,6 @@ OPTIONS = ("metadata", "module_executors", "executor_opts", "ret_config", "ret_k
 
 class Publisher:
     """
-    :param opts: the master's options.
-    :param loop: the engine's tornado loop.
     :param origin: the engine, which the log of this master names with each publish.
     :param lease: the lease by which the engine leads; None if no other process could lead.
     """

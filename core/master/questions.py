@@ -80,8 +80,6 @@ class Found:
 
 class Questions:
     """
-    :param loop: the engine's tornado loop.
-    :param publisher: publishes the questions.
     :param steady: returns seconds that only ever rise.
     :param kept: whether minions' answers are stored, under the names of their senders.
     :param forget: removes a question and its answers from where other jobs are; None if they are not there.

@@ -45,7 +45,7 @@ VERBS = {
         "search",
         "stats",
     },
-    "job_console": {"config"},
+    "job_console": {"choices", "config"},
     "jobs_doctor": {"run"},
     "job_recorder": {"doctor", "stats", "history", "set_aside", "redeliver", "drop", "test_notice"},
     "job_retry": {
