@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import salt.payload
 from salt.exceptions import SaltCacheError
@@ -47,30 +47,6 @@ Send: TypeAlias = Callable[[Mapping[str, Any]], None]
 Parcel: TypeAlias = Sequence[Any] | None
 
 
-class Recipient(Protocol):
-    """Takes parcels. It must never take a failure for a success."""
-
-    @property
-    def at_once(self) -> bool:
-        """Whether it takes all parcels of a call or none."""
-
-    @property
-    def knows(self) -> bool:
-        """Whether a record that comes twice is stored once."""
-
-    def read(self, items: Sequence[Item]) -> dict[Key, Parcel]:
-        """Return the parcels of the first of some records, as many as memory allows."""
-
-    def hand_over(self, parcels: Mapping[Key, Sequence[Any]], in_doubt: bool) -> Mapping[Key, str]:
-        """
-        Hand parcels over.
-
-        :param in_doubt: whether it may have some of them already.
-        :return: why some were not taken.
-        :raises Exception: of any kind, if none was taken.
-        """
-
-
 class Job(NamedTuple):
     """
     What a job runs; whether it is recorded; and whether a master published it: then the log has its publish. Other jobs are
@@ -85,7 +61,8 @@ class Job(NamedTuple):
 
 class ToReturner:
     """
-    All that reads the job cache raises SaltCacheError when that cannot be read now.
+    It must never take a failure for a success. All that reads the job cache raises SaltCacheError when that cannot be read
+    now.
 
     :param opts: the master's options.
     """
@@ -98,6 +75,7 @@ class ToReturner:
 
     @property
     def at_once(self) -> bool:
+        """Whether it takes all parcels of a call or none."""
         try:
             return self.returner.takes_many
         except Exception:  # A returner that cannot be loaded fails when it gets a record.
@@ -105,9 +83,11 @@ class ToReturner:
 
     @property
     def knows(self) -> bool:
+        """Whether a record that comes twice is stored once."""
         return self.at_once or self.returner.has("get_jid")
 
     def read(self, items: Sequence[Item]) -> dict[Key, Parcel]:
+        """Return the parcels of the first of some records, as many as memory allows."""
         self._held.clear()
         found: dict[Key, Parcel] = {}
         size = 0
@@ -144,6 +124,12 @@ class ToReturner:
         return [*entries, {"kind": "return", "time": item.at, "jid": jid, "minion": minion, "data": ret}]
 
     def hand_over(self, parcels: Mapping[Key, Sequence[Mapping[str, Any]]], in_doubt: bool) -> Mapping[Key, str]:
+        """
+        Hand parcels over, and return why some were not taken.
+
+        :param in_doubt: whether it may have some of them already.
+        :raises Exception: of any kind, if none was taken.
+        """
         refused: dict[Key, str] = {}
         if self.at_once:
             handed = [(key, entry) for key, parcel in parcels.items() for entry in parcel]
@@ -265,3 +251,6 @@ class ToPeople:
         for (notice,) in parcels.values():
             self._send(notice)
         return {}
+
+
+Recipient: TypeAlias = ToReturner | ToPeople

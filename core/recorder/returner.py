@@ -94,12 +94,7 @@ class ReturnerModule:
         :return: ``{position: reason}`` of those that it cannot store; all others are stored.
         :raises Exception: when none is stored, or that is unknown. Then all may be passed again, also stored ones.
         """
-        found = self._store("store_many", list(records))
-        if not isinstance(found, Mapping):
-            raise Complained(
-                f"store_many of {self.name} returned {found!r}; wanted is a mapping of positions to reasons"
-            )
-        return {int(position): str(reason) for position, reason in found.items()}
+        return dict(self._store("store_many", list(records)))
 
     def has(self, function: str) -> bool:
         """Tell whether the returner has a function. :raises ReturnerAbsent: when there is no such returner."""

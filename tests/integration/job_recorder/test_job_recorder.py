@@ -112,17 +112,6 @@ def test_the_return_of_a_minion_is_in_every_returner_with_its_complete_load(mast
     assert figures["returners"]["pgjsonb"]["queued"] == 0
 
 
-def test_no_secret_reaches_a_returner(load, postgresql):
-    jid = load.publish(["m1"])
-    load.give_back(jid, "m1", ret_kwargs={"host": "evil"}, tok="secret")
-    ((full,),) = wait_for(
-        lambda: postgresql.execute("SELECT full_ret FROM salt_returns WHERE jid = %s", jid), what="a row"
-    )
-    ((stored,),) = wait_for(lambda: postgresql.execute("SELECT load FROM jids WHERE jid = %s", jid), what="a load")
-    assert "secret" not in json.dumps([full, stored])
-    assert "ret_kwargs" not in full
-
-
 # -- faults -----------------------------------------------------------------------------------------------------------
 
 
