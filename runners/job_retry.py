@@ -136,7 +136,7 @@ def show(minion: object, jid: object) -> dict[str, Any]:
         )
     names = ("minion", "jid", "fun", "state", "attempts", "queued_at", "expires_at")
     last_sent_at, history = (
-        done["sent_at"],
+        done.get("sent_at"),
         [dict(zip(("at", "state", "reason"), step, strict=True)) for step in done["history"]],
     )
     told = {"last_sent_at": last_sent_at, "reason": history[-1]["reason"], "ended_at": history[-1]["at"]}

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from saltext.jobs.core.functions import NEVER_OWED
 from saltext.jobs.core.retry import facts
@@ -66,24 +66,14 @@ class Capture:
 
     # -- what is remembered -------------------------------------------------------------------------------------------
 
-    def _note(
-        self,
-        jid: str,
-        until: float,
-        begun: Iterable[str] = (),
-        settled: Iterable[str] = (),
-        killed: Mapping[str, tuple[str, float]] | None = None,
-    ) -> None:
-        """Remember what is said of a job's minions, for at least as long as the job can be owed."""
+    def _note(self, jid: str, until: float, begun: Set[str] = frozenset(), settled: Set[str] = frozenset()) -> None:
+        """Remember minions of a job, for at least as long as the job can be owed."""
         job = self.jobs.get(jid) or Watched()
-        known = job.until, len(job.begun), len(job.settled)
+        is_news = until > job.until or not (begun <= job.begun and settled <= job.settled)
         job.until = max(job.until, until)
-        job.begun.update(begun)
-        job.settled.update(settled)
-        if killed:
-            job.killed.update(killed)
-            job.again = {work: minions - killed.keys() for work, minions in job.again.items()}
-        if job.is_noted and (killed or (job.until, len(job.begun), len(job.settled)) > known):
+        job.begun |= begun
+        job.settled |= settled
+        if is_news and job.is_noted:
             self.jobs[jid] = job
             self._changed(jid)
             if jid not in self.open:
@@ -306,7 +296,7 @@ class Capture:
             if minion in watched.killed:
                 state, reason = State.CANCELLED, f"killed by {watched.killed[minion][0]}"
             elif minion in watched.begun or minion in watched.claims:
-                self._note(jid, end, (minion,))  # there may be no room for an entry
+                self._note(jid, end, {minion})  # there may be no room for an entry
                 state, reason = State.RUNNING, begun
             elif job.obstacle:
                 state, reason = State.DEAD, job.obstacle
@@ -337,7 +327,7 @@ class Capture:
         until = max(self._queue.end_of_job(self._queue.jobs[entry.jid]), entry.expires_at)
         self._replays.remove(entry)
         # Even if its time is over: the job cache may have a newer record, by which the job is owed for longer.
-        self._note(entry.jid, until, settled=(entry.minion,))
+        self._note(entry.jid, until, settled={entry.minion})
 
     def kill(self, kill: facts.Kill) -> None:
         """
@@ -349,9 +339,12 @@ class Capture:
             waiting = {jid for jid, job in self.open.items() if not job.signal and job.at <= kill.at}
             jids = sorted(waiting.union(jid for jid, job in self.jobs.items() if job.begun))
         for jid in jids:
-            # The note is stored before the signal counts as settled. The look strikes off minions that returned the job.
-            killed = dict.fromkeys(sorted(kill.minions), (kill.user, kill.at))
-            self._note(jid, self._queue.now + self._queue.settings.ttl, killed=killed)
+            # This is stored before the signal counts as settled. The look strikes off minions that returned the job.
+            job = self.jobs.setdefault(jid, Watched())
+            job.until = max(job.until, self._queue.now + self._queue.settings.ttl)
+            job.killed.update(dict.fromkeys(sorted(kill.minions), (kill.user, kill.at)))
+            job.again = {work: minions - kill.minions for work, minions in job.again.items()}
+            self._changed(jid)
             self.look(jid)
         for entry in [entry for minion in sorted(kill.minions) for entry in self._queue.of(minion, kill.jid or None)]:
             # A job that the queue has not sent runs from the operator's own publish.

@@ -19,6 +19,8 @@ from saltext.jobs.core.delivery.known import Delivery, Evidence, Outcome
 from saltext.jobs.core.delivery.steps import Step
 from saltext.jobs.core.users import Identity
 
+#: What each stored entry has.
+_ALWAYS = ("state", "expires_at", "history")
 #: Most steps of an entry's history that are kept: the first, and the newest.
 _HISTORY = 20
 
@@ -185,11 +187,12 @@ class Entry:
         return self.history[-1][2]
 
     def as_record(self) -> dict[str, Any]:
-        return {
+        """Return what is stored; of most entries that is little."""
+        record = {
             "state": self.state.value,
             "expires_at": self.expires_at,
-            "history": [list(step) for step in self.history],
-            "counts": list(self.counts),
+            "history": self.history,
+            "counts": self.counts if self.counts != _UNTRIED else None,
             "sent_at": self.sent_at,
             "begun_at": self.begun_at,
             "named": self.named,
@@ -197,15 +200,18 @@ class Entry:
             "wanted_at": self.wanted_at,
             "next_at": self.next_at,
         }
+        return {name: value for name, value in record.items() if value}
 
     @classmethod
     def from_record(cls, minion: str, jid: str, record: Any) -> Entry:
         """Return the entry that a stored record describes. :raises Exception: of many kinds, when it describes none."""
         entry = cls(minion, jid, 0.0, _finite(record["expires_at"]), "", State(record["state"]))
         entry.history = _history(tuple(map(tuple, record["history"])))
-        entry.counts, entry.named = _counts(tuple(record["counts"])), bool(record["named"])
-        entry.asker, entry.wanted_at = Identity.from_record(record["asker"]), _finite(record["wanted_at"])
-        entry.next_at, sent_at, begun_at = _finite(record["next_at"]), record["sent_at"], _finite(record["begun_at"])
+        if len(record) > len(_ALWAYS):
+            entry.counts, entry.named = Counts(*record.get("counts", ())), bool(record.get("named"))
+            entry.asker = Identity.from_record(record.get("asker"))
+            entry.wanted_at, entry.next_at = _finite(record.get("wanted_at", 0.0)), _finite(record.get("next_at", 0.0))
+        sent_at, begun_at = record.get("sent_at"), _finite(record.get("begun_at", 0.0))
         if sent_at is not None or begun_at or entry.state in UNDER_WAY:
             # The engine was not there to hear of a start.
             sent_at = None if sent_at is None else _finite(sent_at)
@@ -222,12 +228,6 @@ def _history(steps: tuple[tuple[Any, ...], ...]) -> tuple[tuple[float, str, str]
     if not steps:
         raise ValueError("it has no history")
     return tuple((_finite(at), State(state).value, sys.intern(str(why))) for at, state, why in steps)
-
-
-@functools.lru_cache(maxsize=4096)
-def _counts(counts: tuple[Any, ...]) -> Counts:
-    attempts, tries, lost, vain, reached = counts
-    return Counts(int(attempts), int(tries), int(lost), int(vain), bool(reached))
 
 
 @functools.lru_cache(maxsize=4096)

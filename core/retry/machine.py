@@ -234,8 +234,6 @@ class Retry:
             self.queue.put(jobs[entry.jid], entry)
             if entry.state in UNDER_WAY:
                 self.turns.wake(entry.minion, now)
-        # The store has it already.
-        self.queue.changed.clear()
 
     def _restored(self, fact: facts.Restored) -> None:
         self._timers.set(("sweep",), self.now)

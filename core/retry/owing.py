@@ -7,11 +7,11 @@ It must never send anything: what an operator asks for goes through all looks an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Capture
-from saltext.jobs.core.retry.entry import ENDED, TRANSITIONS, UNDER_WAY, Entry, Job, State
+from saltext.jobs.core.retry.entry import ENDED, TRANSITIONS, UNDER_WAY, Job, State
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.turns import Turns
@@ -93,15 +93,14 @@ class Owing:
     ) -> int:
         """Make held and dead entries pending again. ``wanted_at`` as above. Returns how many."""
 
-        def try_again(entry: Entry) -> None:
+        there = [entry for entry in self._queue.of(minion, jid) if entry.state in (State.HELD, State.DEAD)]
+        there = [entry for entry in there if not self._was_killed(entry.minion, entry.jid, wanted_at)]
+        for entry in there:
             ends_at = self._queue.now + self._queue.ttl_of(self._queue.jobs[entry.jid])
             entry.asker, entry.wanted_at = asker or entry.asker, min(wanted_at, self._queue.now)
             self._queue.renew(entry, ends_at, "an operator wants it tried again")
             self._turns.ping((entry.minion,))
-
-        there = self._queue.of(minion, jid)
-        there = [entry for entry in there if not self._was_killed(entry.minion, entry.jid, wanted_at)]
-        return self._each(there, {State.HELD, State.DEAD}, try_again)
+        return len(there)
 
     def _was_killed(self, minion: str, jid: str, wanted_at: float) -> bool:
         """Tell whether a job was killed on a minion after an operator wanted it there; then its entry is cancelled."""
@@ -112,29 +111,21 @@ class Owing:
             self._replays.end(entry, State.CANCELLED, f"killed by {job.killed[minion][0]}")
         return True
 
-    def _each(self, entries: Iterable[Entry], states: Collection[str], change: Callable[[Entry], object]) -> int:
-        """Change the entries that are in some states. Returns how many."""
-        count = 0
-        for entry in entries:
-            # Some may have gone meanwhile.
-            if entry.state in states and self._queue.entry(entry.minion, entry.jid) is entry:
-                change(entry)
-                count += 1
-        return count
-
     def cancel(self, minion: str | None = None, jid: str | None = None, minions: Collection[str] | None = None) -> int:
         """Cancel entries that have not ended; if ``minions`` are given, only theirs. Returns how many."""
-
-        def end(entry: Entry) -> None:
+        there = [entry for entry in self._queue.of(minion, jid) if minions is None or entry.minion in minions]
+        there = [entry for entry in there if entry.state not in ENDED]
+        for entry in there:
             late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
             self._replays.end(entry, State.CANCELLED, f"by an operator{late}")
-
-        chosen = [entry for entry in self._queue.of(minion, jid) if minions is None or entry.minion in minions]
-        return self._each(chosen, frozenset(State) - ENDED, end)
+        return len(there)
 
     def purge(self, states: Collection[str]) -> int:
         """Forget the entries in some states. Returns how many."""
-        return self._each(self._queue.of(None, None), states, self._capture.remove)
+        there = [entry for entry in self._queue.entries() if entry.state in states]
+        for entry in there:
+            self._capture.remove(entry)
+        return len(there)
 
     def pause(self) -> bool:
         """Pause replays. Returns False if they were paused already."""

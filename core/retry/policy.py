@@ -17,17 +17,16 @@ from saltext.jobs.core.retry.entry import UNDER_WAY, Counts, Entry, State
 from saltext.jobs.core.retry.waiting import AGAIN, DOUBTED, GRACE
 
 #: Seconds after a publish before a minion is first asked: if its receipt is missing; if minions send no receipts.
-RECEIPT, EARLY = 4.0, 1.0
+_RECEIPT, _EARLY = 4.0, 1.0
 #: Seconds without a receipt or an answer from any minion after which the master counts as having no backlog; and the
 #: longest wait for a backlog, in seconds from the publish. A busy master may forward nothing for seconds, and a
 #: question makes it busier.
 _QUIET, _LONGEST_RECEIPT = 10.0, 120.0
 #: Seconds before a minion is first asked whether it still runs a job.
-STILL_RUNNING = 60.0
-#: The usual wait of a minion after a try without a return, in seconds.
-_COOLDOWN = 30.0
-#: The longest wait between two tries, and after false signs of life, in seconds.
-LONGEST_BACKOFF, LONGEST_COOLDOWN = 3600.0, 300.0
+_STILL_RUNNING = 60.0
+#: Seconds for which a minion waits after a try without a return: as a rule, and at most after false signs of life; and the
+#: longest wait between two tries of a job.
+_COOLDOWN, _LONGEST_COOLDOWN, LONGEST_BACKOFF = 30.0, 300.0, 3600.0
 #: A job is held after this many publishes that the minion may have begun although no receipt came: a job that takes down
 #: its own minion must not do so at each start.
 _LOST = 2
@@ -37,8 +36,6 @@ IN_VAIN = 3
 #: A job is held after this many publishes that the minion ignored while it lived: it knows the jid. If it restarts before
 #: the last of them, it would run the job again, so the job is held then.
 _IGNORED = 2
-#: Appended to a reason if a publish may have reached the minion.
-REACHED = "; it may have been begun"
 #: Why a job is held that its minion knows, does not run, and has not returned.
 _RAN, _SILENTLY = "it ran without a return", "the minion lived, and ignored it"
 #: Why it is tried again before that.
@@ -114,7 +111,7 @@ class End(NamedTuple):
 #: None: nothing is done now.
 Decision = Go | Again | End | None
 
-_SENT = Go(Step.SENT, RECEIPT, State.SENT, "published")
+_SENT = Go(Step.SENT, _RECEIPT, State.SENT, "published")
 _DOUBT = Go(Step.WAITING, DOUBTED)
 _LATER = {step: Go(before, AGAIN) for step, before in BEFORE.items()}
 #: What means the same at all steps.
@@ -142,9 +139,11 @@ def cooldown(backoff: float) -> float:
     return min(_COOLDOWN, backoff / 2)
 
 
-def stepped_aside(entry: Entry) -> End:
-    """Return what to do about an entry that its minion has ignored several times, and for which others wait."""
-    return End(State.HELD, _steps_aside(entry.counts, entry.reason))
+def step_aside(counts: Counts, reason: str) -> End:
+    """Return what to do about a job that its minion has ignored several times, and for which others wait."""
+    reached = "; it may have been begun" if counts.reached else ""
+    told = f"it was sent {counts.vain} times in vain, and others wait for it: {reason}{reached}"
+    return End(State.HELD, told, counts)
 
 
 # -- before the job is sent --------------------------------------------------------------------------------------------
@@ -168,7 +167,7 @@ def _answered(case: Case) -> Decision:
         return _unmatched(case) or Go(Step.ANSWERED)
     # Signs of life can be forged, so each false one doubles the pause. An unproven answer may reach the job cache late,
     # so the minion counts as there.
-    pause = min(cooldown(case.backoff) * 2 ** min(case.false_signs, 20), LONGEST_COOLDOWN)
+    pause = min(cooldown(case.backoff) * 2 ** min(case.false_signs, 20), _LONGEST_COOLDOWN)
     return Again(pause=pause, there=last is Evidence.UNPROVEN)
 
 
@@ -215,7 +214,7 @@ def _published(case: Case) -> Decision:
     go = _SENT
     if last is Evidence.UNCONFIRMED:
         go = go._replace(reason=f"the publish was not confirmed: {failure}")
-    return go if case.acks or case.delivery.said is not Said.NOTHING else go._replace(wait=EARLY)
+    return go if case.acks or case.delivery.said is not Said.NOTHING else go._replace(wait=_EARLY)
 
 
 # -- the job may be with the minion ------------------------------------------------------------------------------------
@@ -234,8 +233,8 @@ def _begun(case: Case) -> Decision:
 def _run(case: Case, reason: str) -> Decision:
     """Wait for the return. The job may die without one, so the minion is asked, ever less often."""
     if case.entry.state is not State.RUNNING:
-        return Go(Step.RUNNING, STILL_RUNNING, State.RUNNING, reason)
-    return Go(Step.RUNNING, max(STILL_RUNNING, case.now - case.entry.since))
+        return Go(Step.RUNNING, _STILL_RUNNING, State.RUNNING, reason)
+    return Go(Step.RUNNING, max(_STILL_RUNNING, case.now - case.entry.since))
 
 
 def _overdue(case: Case) -> Decision:
@@ -261,9 +260,9 @@ def _probed(case: Case) -> Decision:
     if delivery.last is not Evidence.SILENT:
         if unmatched := _unmatched(case):
             return unmatched
-        is_new = abs(case.now - (delivery.sent_at or 0.0)) < RECEIPT and not delivery.restarted
+        is_new = abs(case.now - (delivery.sent_at or 0.0)) < _RECEIPT and not delivery.restarted
         if entry.state is State.SENT and is_new:
-            return Go(Step.SENT, RECEIPT - EARLY)  # the job may still begin
+            return Go(Step.SENT, _RECEIPT - _EARLY)  # the job may still begin
         return Go(Step.ANSWERED, GRACE)
     if not delivery.begun_at and entry.state is not State.RUNNING:
         # A minion that keeps records refuses a job that it has begun, so the job may be sent again.
@@ -334,12 +333,7 @@ def _in_vain(case: Case, decision: Again | End) -> Decision:
     counts = (decision.counts or case.entry.counts)._replace(vain=case.entry.counts.vain + 1)
     if counts.vain < IN_VAIN or not case.waited_for:
         return decision._replace(counts=counts)
-    return End(State.HELD, _steps_aside(counts, decision.reason), counts)
-
-
-def _steps_aside(counts: Counts, reason: str) -> str:
-    reached = REACHED if counts.reached else ""
-    return f"it was sent {counts.vain} times in vain, and others wait for it: {reason}{reached}"
+    return step_aside(counts, decision.reason)
 
 
 _Decides = Callable[[Case], Decision]

@@ -113,19 +113,23 @@ class Queue:
             return None
         entry = Entry(minion, job.jid, self.now, expires_at, reason)
         self.put(job, entry)
+        self.changed[Key(Kind.JOB, job.jid)] = self.changed[Key(Kind.ENTRY, job.jid, minion)] = None
         self.tell(entry, "queued")
         return entry
 
     def put(self, job: Job, entry: Entry) -> None:
-        """Add an entry, and its job if it is new."""
+        """Take up an entry, and its job if it is new."""
         if job.jid not in self.jobs:
             self.jobs[job.jid] = job
             self.openings.add(job, self.now)
-        self.changed[Key(Kind.JOB, job.jid)] = None
-        self._members.setdefault(job.jid, {})[entry.minion] = None
-        self.backlogs.setdefault(entry.minion, Backlog()).entries[entry.jid] = entry
+            self._members[job.jid] = {}
+        self._members[job.jid][entry.minion] = None
+        backlog = self.backlogs.get(entry.minion)
+        if backlog is None:
+            backlog = self.backlogs[entry.minion] = Backlog()
+        backlog.entries[entry.jid] = entry
         self.total += 1
-        self.touch(entry)
+        self.timers.no_later(("end", entry.minion), self.end_of(entry))
 
     def _refuse(self, minion: str, job: Job, option: str) -> None:
         reason = f"the queue is full: {option}"

@@ -18,7 +18,7 @@ from saltext.jobs.core.delivery.steps import LOOKS, RESTING, Step
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
-from saltext.jobs.core.retry.policy import Again, Case, Decision, Go, cooldown, decide, stepped_aside
+from saltext.jobs.core.retry.policy import Again, Case, Decision, Go, cooldown, decide, step_aside
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.turns import Turns
 from saltext.jobs.core.retry.waiting import DOUBTED, Gatherings, Outbox, Purpose
@@ -56,7 +56,7 @@ class Replays:
             return
         is_under_way = entry.state in UNDER_WAY
         if not is_under_way and self._turns.holds_up(entry):
-            self._carry_out(entry, stepped_aside(entry))
+            self._carry_out(entry, step_aside(entry.counts, entry.reason))
             self._turns.wake(minion, now)
         elif not is_under_way and entry.next_at > now:
             self._turns.wake(minion, entry.next_at)  # no newer job overtakes it

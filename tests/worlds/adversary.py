@@ -320,7 +320,7 @@ class Adversary(World):
 
     def has_stored(self, minion, jid, record):
         is_first = record["state"] == State.CLAIMED and (minion, jid) not in self.sent
-        super().has_stored(minion, jid, {**record, "begun_at": 0.0 if is_first else record["begun_at"]})
+        super().has_stored(minion, jid, {**record, "begun_at": 0.0 if is_first else record.get("begun_at")})
 
     def crash(self):
         """kill -9 of the engine: it forgets everything unstored."""
@@ -1013,7 +1013,7 @@ class Power(CutOff):
         stored = self.stored
         for key in list(self.known):
             record = stored.get(key)
-            if not (record and (record["state"] in ("running", "held") or record["begun_at"])):
+            if not (record and (record["state"] in ("running", "held") or record.get("begun_at"))):
                 self.known.discard(key)
 
 

@@ -631,7 +631,7 @@ class World:
 
     def has_stored(self, minion, jid, record):
         """An entry was stored. Note whether it says that the job began."""
-        if record["state"] in ("running", "held") or record["begun_at"]:
+        if record["state"] in ("running", "held") or record.get("begun_at"):
             self.known.add((minion, jid))
         elif any(
             why.startswith(AGAIN) or (state, why) == ("pending", "by an operator")
