@@ -264,10 +264,6 @@ def _store(folder: str, key: str, value: Any) -> None:
     write_atomic(f"{folder}/{key}.p", data, 0o644, 0o755, by_umask=True)
 
 
-def _contains(folder: str, key: str) -> bool:
-    return os.path.isfile(f"{folder}/{key}.p")
-
-
 def _updated(folder: str, key: str) -> float | None:
     try:
         return os.stat(f"{folder}/{key}.p").st_mtime
@@ -294,18 +290,14 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _list(folder: str) -> list[str]:
-    return [name[:-2] for name in _names(folder) if name.endswith(".p")]
-
-
 _CALLS: dict[str, Callable[..., Any]] = {
     "read": _read,
     "store": _store,
-    "contains": _contains,
+    "contains": lambda folder, key: os.path.isfile(f"{folder}/{key}.p"),
     "updated": _updated,
     "flush": _flush,
     "names": _names,
-    "list": _list,
+    "list": lambda folder: [name[:-2] for name in _names(folder) if name.endswith(".p")],
 }
 
 

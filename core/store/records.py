@@ -290,7 +290,6 @@ def is_done(store: Store, key: str, job: Work, load: Mapping[str, Any]) -> bool:
     only if another job was published under the jid, because a return may not repeat its arguments unchanged. A return
     that comes through a syndic may name no function; it counts as the job's.
 
-    :param key: the jid's key.
     :param load: the return, with ``fun``, ``fun_args`` and ``id``.
     """
     if not job.digest or not load.get("fun"):
@@ -318,32 +317,23 @@ def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> 
     """
     Store the return of one minion, and tell whether it was the first. The first one is kept.
 
-    :param jid: the job's key.
-    :param minion: the minion's key.
+    :param jid: the job's key; ``minion``: the minion's.
     :param load: the return: its jid and id as they came, and those fields of ``RECORD`` that it has.
     """
     bank = f"{RETURNS}/{jid}"
     record = {name: load[name] for name in RECORD if name in load}
     with store.lock(jid, minion):
-        if not store.driver.lists_banks:
-            _index_returns(store, jid, store.decode(minion))
+        if not (store.driver.lists_banks or store.contains(LOADS, jid) or store.contains(MINIONS, jid)):
+            # A trace for the sweep: without it, returns of a job without a load would stay for ever.
+            store.store(MINIONS, jid, [store.decode(minion)])
         if store.driver.store_new(bank, minion, record):
             return True
-        try:
-            first = store.fetch(bank, minion)
-        except Undecodable:
-            first = {}
-        if first == {}:  # after a full disk or a power cut
+        (first,) = store.driver.read_all([(bank, minion)])
+        if first is ABSENT or first == {} or isinstance(first, Undecodable):  # after a full disk or a power cut
             store.store(bank, minion, record)
             return True
     _report_second_return(store, first, load, record)
     return False
-
-
-def _index_returns(store: Store, jid: str, minion: str) -> None:
-    """Leave a trace for the sweep. Without it, returns of a job without a load would stay for ever."""
-    if not store.contains(LOADS, jid) and not store.contains(MINIONS, jid):
-        store.store(MINIONS, jid, [minion])
 
 
 def _report_second_return(store: Store, first: Any, load: Mapping[str, Any], record: dict[str, Any]) -> None:

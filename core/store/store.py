@@ -76,7 +76,11 @@ class Store:
         self.driver = _DRIVERS.get(name, Driver)(opts)
         #: The driver itself, if it keeps all banks in one file of its own.
         self.file = self.driver if isinstance(self.driver, Sqlite) else None
-        self.limits = _own_options(opts)
+        self.limits = JobCacheSettings()
+        try:
+            self.limits = read_settings(JobCacheSettings, "salt_cache", opts.get("salt_cache"))
+        except SettingsError as exc:
+            log.error("The option salt_cache is ignored: %s", exc)
         self._has_log = opts.get("__role") != "minion" and not opts.get(COPY)
         self._keys = Keys(name, self.driver.longest)
         self.key_of, self.decode = self._keys.key, self._keys.decode
@@ -95,7 +99,11 @@ class Store:
 
     @functools.cached_property
     def site(self) -> Site:
-        return _site(self._opts)
+        try:
+            return site_of(self._opts)
+        except SettingsError as exc:  # no publish may fail because of it; the engines wait
+            log.error("This master cannot join its site: %s", exc)
+            return site_of({**self._opts, "saltext_jobs_site": None})
 
     @functools.cached_property
     def log(self) -> LogWriter | None:
@@ -163,10 +171,7 @@ class Store:
         return sorted(usable)
 
     def publishes_for(self, jid: str | None, engine: str, fresh: bool = False) -> None:
-        """
-        Remember for which engine this thread of the master's worker publishes, and whether the jid is new, until the load is
-        stored.
-        """
+        """Remember for which engine this thread publishes, and whether the jid is new, until the load is stored."""
         self._publishing.now = (jid, engine, fresh)
 
     def published_for(self, jid: str) -> tuple[str, bool]:
@@ -249,20 +254,3 @@ def _remember(stores: dict[Any, Any], key: object, value: object) -> None:
     while len(stores) >= _MOST_STORES:
         del stores[next(iter(stores))]
     stores[key] = value
-
-
-def _site(opts: Mapping[str, Any]) -> Site:
-    try:
-        return site_of(opts)
-    except SettingsError as exc:  # no publish may fail because of it; the engines wait
-        log.error("This master cannot join its site: %s", exc)
-        return site_of({**opts, "saltext_jobs_site": None})
-
-
-def _own_options(opts: Mapping[str, Any]) -> JobCacheSettings:
-    """Return the options under ``salt_cache``. If any of them is not accepted, the log says so, and all are ignored."""
-    try:
-        return read_settings(JobCacheSettings, "salt_cache", opts.get("salt_cache"))
-    except SettingsError as exc:
-        log.error("The option salt_cache is ignored: %s", exc)
-        return JobCacheSettings()
