@@ -19,6 +19,7 @@ from saltext.jobs.core.ledger import tables as ledger
 from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store
+from tests.functional.options import options_in
 from tests.functional.store.banks import banks_of
 from tests.functional.store.test_contract import FORK, LOAD, Returner, in_processes
 from tests.waiting import SOON, stretched
@@ -27,14 +28,9 @@ JOBS = [f"20260516{number:012}" for number in range(600)]
 FLEET = [f"web{number:03}" for number in range(20)]
 
 
-def options(folder):
-    own = {"cachedir": str(folder), "pki_dir": str(folder), "extension_modules": f"{folder}/ext", "cache": "sqlite"}
-    return {**salt.config.DEFAULT_MASTER_OPTS, **own, "keep_jobs_seconds": 0}
-
-
 @pytest.fixture
 def opts(tmp_path):
-    return options(tmp_path / "cache")
+    return options_in(tmp_path, cache="sqlite", keep_jobs_seconds=0)
 
 
 @pytest.fixture
@@ -45,7 +41,7 @@ def path(opts):
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     """A folder with jobs with returns, and grains. No process has its file open."""
-    opts = options(tmp_path_factory.mktemp("kept"))
+    opts = options_in(tmp_path_factory.mktemp("kept"), cache="sqlite", keep_jobs_seconds=0)
 
     def fill(_):
         job_cache, cache = Returner(opts), salt.cache.Cache(opts)

@@ -9,14 +9,12 @@ import sqlite3
 import time
 
 import pytest
-import salt.config
-import salt.payload
 
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger.tables import JOBS, VALUES
 from saltext.jobs.core.store.listing import all_jobs
-from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store
+from tests.functional.options import options_in
 from tests.functional.store.banks import banks_of
 from tests.functional.store.beside import writer
 from tests.functional.store.test_contract import LOAD, Returner
@@ -26,26 +24,15 @@ NOW = time.time()
 JIDS = [jid_at(NOW - 3600 * number) for number in range(30)]
 
 
-def options(folder):
-    own = {"cachedir": str(folder), "pki_dir": str(folder), "extension_modules": f"{folder}/ext", "cache": "sqlite"}
-    own.update({"id": "m_master", "keep_jobs_seconds": 3600})
-    return {**salt.config.DEFAULT_MASTER_OPTS, **own}
-
-
 @pytest.fixture
 def opts(tmp_path):
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    return options(folder)
+    (tmp_path / "cache").mkdir()
+    return options_in(tmp_path, cache="sqlite", keep_jobs_seconds=3600)
 
 
 @pytest.fixture
 def path(opts):
     return os.path.join(opts["cachedir"], "cache.sqlite")
-
-
-def found(store, **query):
-    return [row["JID"] for row in search(store, Query(limit=1000, **query))["jobs"]]
 
 
 SHOWN = {
@@ -85,24 +72,18 @@ def test_a_list_of_jobs_reads_no_loads_but_for_damaged_rows_of_the_index(opts):
     for jid in JIDS:
         store.store("jobs/loads", jid, {**LOAD, "jid": jid})
     whole = all_jobs(store, False)
-    with banks_of(opts).transaction() as sql:
-        for jid, damaged in zip(JIDS, (b"", b"\xc1", b"\x93\x01", b"\x93\xc0\xc0\xc0\xc0", b"\x07"), strict=False):
-            sql.execute(f"UPDATE {JOBS} SET shown = ? WHERE jid = ?", (damaged, jid))
-        sql.executemany(f"UPDATE {VALUES} SET value = x'c1' WHERE key = ?", [(jid,) for jid in JIDS[5:]])
+    run = banks_of(opts).tables.run
+    for jid, damaged in zip(JIDS, (b"", b"\xc1", b"\x93\x01", b"\x93\xc0\xc0\xc0\xc0", b"\x07"), strict=False):
+        run(f"UPDATE {JOBS} SET shown = ? WHERE jid = ?", (damaged, jid))
+    for jid in JIDS[5:]:
+        run(f"UPDATE {VALUES} SET value = x'c1' WHERE key = ?", (jid,))
     assert all_jobs(store, False) == whole
-
-
-def jid_of(number):
-    return f"20260516{number // 3600:02}{number // 60 % 60:02}{number % 60:02}000000"
-
-
-FLEET = [f"web{number:03}" for number in range(300)]
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     """A file with old jobs, some of them with many returns. No process has it open."""
-    opts = options(tmp_path_factory.mktemp("kept"))
+    opts = options_in(tmp_path_factory.mktemp("kept"), cache="sqlite")
     job_cache = Returner(opts)
     banks = banks_of(opts)
     for number in range(40):

@@ -11,15 +11,14 @@ import salt.config
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.store.drivers import Local
+from tests.functional.options import options_in
 
 SHAPES = [None, False, 0, "", [], {}, "ünï", b"\xff\x00", {1: {"a": None}}, [1.5, {"x": [True]}], "x" * 300_000]
 
 
 @pytest.fixture
 def opts(tmp_path):
-    folder = str(tmp_path)
-    own = {"cachedir": folder, "pki_dir": folder, "extension_modules": f"{folder}/ext", "cache": "localfs"}
-    return {**salt.config.DEFAULT_MASTER_OPTS, **own}
+    return options_in(tmp_path, cache="localfs", cachedir=str(tmp_path))
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.sqlite.database import Database
 from saltext.jobs.core.sqlite.file import VERSION
+from tests.functional.options import options_in
 from tests.functional.retry.records import JID, changes, queue_of, record_of, snapshot_of
 from tests.functional.store.banks import banks_of
 from tests.functional.store.test_contract import in_processes
@@ -47,16 +48,10 @@ def dense(size):
 FORK = multiprocessing.get_context("fork")
 
 
-def options(folder):
-    own = {"cachedir": str(folder), "pki_dir": str(folder), "extension_modules": f"{folder}/ext", "cache": "sqlite"}
-    return {**salt.config.DEFAULT_MASTER_OPTS, **own}
-
-
 @pytest.fixture
 def opts(tmp_path):
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    return options(folder)
+    (tmp_path / "cache").mkdir()
+    return options_in(tmp_path, cache="sqlite")
 
 
 @pytest.fixture

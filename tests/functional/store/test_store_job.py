@@ -100,12 +100,8 @@ def test_a_command_whose_run_cannot_be_stored_says_so_in_one_line(opts_of_an_out
 def test_a_minion_s_own_job_gets_a_jid_and_is_shown_with_its_target(master, opts):
     load = give_back(master, opts, jid="req", tok="s3cret", arg=["by itself"])
     job = call(master, "get_jids")[load["jid"]]
-    assert (job["Function"], job["Arguments"], job["Target"], job["Target-type"]) == (
-        "test.arg",
-        ["by itself"],
-        "web1",
-        "glob",
-    )
+    shown = [job[name] for name in ("Function", "Arguments", "Target", "Target-type")]
+    assert shown == ["test.arg", ["by itself"], "web1", "glob"]
     assert list(call(master, "get_jid", load["jid"])) == ["web1"]
     assert "s3cret" not in repr(call(master, "get_load", load["jid"]))
 
@@ -130,12 +126,8 @@ def test_a_runner_s_job_is_shown_with_its_function_and_arguments(master, opts):
     data = {"fun": "runner.manage.up", "fun_args": ["x"], "jid": JID, "user": "anna", "return": [], "success": True}
     salt.utils.job.store_job(opts, {"id": "m_master", "tgt": "m_master", "jid": JID, "return": data}, mminion=master)
     job = call(master, "get_jids")[JID]
-    assert (job["Function"], job["Arguments"], job["Target"], job["User"]) == (
-        "runner.manage.up",
-        ["x"],
-        "m_master",
-        "anna",
-    )
+    shown = [job[name] for name in ("Function", "Arguments", "Target", "User")]
+    assert shown == ["runner.manage.up", ["x"], "m_master", "anna"]
 
 
 def test_a_command_that_used_the_job_cache_ends_without_a_traceback(tmp_path):

@@ -14,20 +14,9 @@ from tests.unit.display.test_text import HARMFUL
 
 def job(**more):
     """A job as ``job_cache.search`` returns it."""
-    return {
-        "JID": "20260517044000131415",
-        "Function": "state.apply",
-        "Arguments": [],
-        "Target": "web*",
-        "Target-type": "glob",
-        "User": "root",
-        "Metadata": {},
-        "Minions": 104,
-        "Returned": 100,
-        "Failed": 2,
-        "Missing": 4,
-        **more,
-    }
+    about = {"JID": "20260517044000131415", "Function": "state.apply", "Arguments": [], "Target": "web*"}
+    counts = {"Minions": 104, "Returned": 100, "Failed": 2, "Missing": 4}
+    return {**about, "Target-type": "glob", "User": "root", "Metadata": {}, **counts, **more}
 
 
 def found(jobs, then=None, jid_tz=datetime.timezone.utc):
@@ -70,12 +59,6 @@ def test_the_minions_of_a_job_may_not_be_known():
 def test_a_list_that_has_more_says_how_to_go_on():
     assert found([job()], JID)[-2] == f"There are more: search on with after={JID}"
     assert found([], JID) == ["No job was found.", f"There are more: search on with after={JID}"]
-
-
-@pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
-def test_control_characters_do_not_act_on_the_terminal(harmful):
-    bad = job(JID=harmful, Function=harmful, Target=[harmful], User=harmful)
-    drawn(tables.search, {"jobs": [bad], "next": harmful})
 
 
 # -- what became of one job, what runs, and the last result of each minion ------------------------------------------------
@@ -141,13 +124,15 @@ def test_the_last_results_that_need_an_operator_come_first():
     assert drawn(tables.minions, {}) == ["No minion matches."]
 
 
-@pytest.mark.parametrize("text", HARMFUL)
-def test_control_characters_in_last_results_do_not_act_on_the_terminal(text):
-    job = {"jid": text, "kind": "job", "fun": text, "arguments": [text], "tgt": text, "tgt_type": text, "user": text}
-    row = {**job, "state": "running", "since": NOW, "minions": [text], "kill": text}
+@pytest.mark.parametrize("text", HARMFUL, ids=ascii)
+def test_control_characters_do_not_act_on_the_terminal(text):
+    bad = job(JID=text, Function=text, Target=[text], User=text)
+    drawn(tables.search, {"jobs": [bad], "next": text})
+    run = {"jid": text, "kind": "job", "fun": text, "arguments": [text], "tgt": text, "tgt_type": text, "user": text}
+    row = {**run, "state": "running", "since": NOW, "minions": [text], "kill": text}
     drawn(tables.running, {"jobs": [row], "asked": 1, "silent": [text]})
     group = {"count": 1, "state": "failed", "retcode": 1, "text": text, "minions": [text]}
     counts = {"minions": 1, "returned": 0, "failed": 0, "missing": [text], "owed": {text: "held"}, "groups": [group]}
-    drawn(tables.outcome, {**job, **counts})
+    drawn(tables.outcome, {**run, **counts})
     last = {"outcome": "failed", "at": NOW, "retcode": 1, "missed": text, "jid": text, "fun": text, "arguments": [text]}
     drawn(tables.minions, {text: last})
