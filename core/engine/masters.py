@@ -160,9 +160,6 @@ class Seat:
     """
     An engine's place among those of all masters: it waits for the lead, holds it, and leaves it when its process ends.
 
-    :param opts: the master's options.
-    :param engine: the engine's name.
-    :param site: what the masters have in common.
     :param lease: the lead, for this process.
     :param fire: puts an event on this master's bus: (tag, data).
     :param steady: returns seconds that only rise; ``wall``: Unix time.

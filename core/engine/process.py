@@ -95,8 +95,6 @@ def run(opts: Mapping[str, Any], name: str, read: Callable[[], S], build: Callab
     """
     Run an engine until its process is stopped, or another one has taken over.
 
-    :param opts: the master's options.
-    :param name: the engine's name.
     :param read: returns the engine's options, or raises SettingsError.
     :param build: makes the engine's App from its options, the loop and the Lease that this process holds.
     """
@@ -111,11 +109,12 @@ def run(opts: Mapping[str, Any], name: str, read: Callable[[], S], build: Callab
 def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App], metrics_dir: str) -> None:
     with contextlib.ExitStack() as stack:
         report = Report(metrics_dir, name) if metrics_dir else None
-        seat = _seat(opts, name)
+        site = site_of(opts)
+        seat = Seat(opts, name, site, site.lease(name, run_of_master()), lambda *event: requests.fire(opts, *event))
         compat.at_signal(seat.leave)
         lease = _lead(opts, name, seat, report)
         stack.callback(lease.release)
-        site_of(opts).tables.open()
+        site.tables.open()
         loop = compat.new_loop()
         lease.on_lost = lambda: _end(name, loop)
         app = build(loop, lease)
@@ -126,18 +125,14 @@ def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App],
         def metrics() -> Figures:
             return {**app.metrics(), **seat.metrics()}
 
-        app.service.also(
-            {
-                "metrics": lambda request: figures_of(metrics()),
-                "history": lambda request: app.history.told(),
-            }
-        )
+        history = app.history
+        app.service.also({"metrics": lambda _: figures_of(metrics()), "history": lambda _: history.told()})
         if report is not None:
             worker = Worker(loop)
             stack.callback(worker.close)
             write = report.write
             loop.add_callback(_every, loop, INTERVAL, lambda: loop.spawn_callback(worker.call, write, metrics()))
-        loop.add_callback(_every, loop, History.INTERVAL, lambda: app.history.take(time.time(), metrics()))
+        loop.add_callback(_every, loop, History.INTERVAL, lambda: history.take(time.time(), metrics()))
         loop.add_callback(_every, loop, requests.BEAT, seat.beat)
         log.info("The %s engine runs", name)
         loop.start()
@@ -176,17 +171,11 @@ def _lead(opts: Mapping[str, Any], name: str, seat: Seat, report: Report | None)
         time.sleep(_RETRY)
 
 
-def _seat(opts: Mapping[str, Any], name: str) -> Seat:
-    site = site_of(opts)
-    return Seat(opts, name, site, site.lease(name, run_of_master()), lambda *event: requests.fire(opts, *event))
-
-
 def _why_it_waits(opts: Mapping[str, Any], name: str) -> str:
-    leader, silent = requests.process_of(opts, name), requests.silent_for(opts, name)
-    which = f"process {leader}" if leader is not None else "another process"
-    if silent:
-        return f"{which} has the lead and shows no sign of life: see whether it hangs; if so, end it"
-    return f"{which} has the lead"
+    leader = requests.process_of(opts, name)
+    why = f"process {leader} has the lead" if leader is not None else "another process has the lead"
+    hangs = requests.silent_for(opts, name) > 0
+    return f"{why} and shows no sign of life: see whether it hangs; if so, end it" if hangs else why
 
 
 # -- the figures ----------------------------------------------------------------------------------------------------------

@@ -66,8 +66,8 @@ def process_of(opts: Mapping[str, Any], engine: str) -> Leader | None:
 
 def driver_of(opts: Mapping[str, Any], engine: str) -> str | None:
     """Return the master whose engine works for all masters of a site; None if none does, or for a master alone."""
-    process = process_of(opts, engine) if opts.get("saltext_jobs_site") else None
-    return process.master if process is not None else None
+    process = process_of(opts, engine)
+    return process.master if process is not None and opts.get("saltext_jobs_site") else None
 
 
 def leading(opts: Mapping[str, Any], engine: str) -> dict[str, Any]:
@@ -81,13 +81,7 @@ def leading(opts: Mapping[str, Any], engine: str) -> dict[str, Any]:
 
 
 class Inbox:
-    """
-    The engine's side of requests.
-
-    :param opts: the master's options.
-    :param engine: the engine's name.
-    :param lease: the lease by which this process leads; None if no other process could lead.
-    """
+    """The engine's side of requests. :param lease: by which this process leads; None if no other process could lead."""
 
     def __init__(self, opts: Mapping[str, Any], engine: str, lease: Lease | None = None) -> None:
         self.engine, self._requests = engine, Requests(site_of(opts).tables, engine, lease)

@@ -74,17 +74,14 @@ def test_a_request_gets_its_answer_and_leaves_nothing_behind(opts, inbox, answer
     assert left(opts) == []
 
 
-def test_a_refusal_is_raised_with_its_reason(opts, inbox, answering):
-    answering(lambda request_id, request: inbox.refuse(request_id, "so not"))
+@pytest.mark.parametrize("for_now", [False, True])
+def test_a_refusal_is_raised_with_its_reason_and_says_whether_the_request_may_be_made_again(
+    opts, inbox, answering, for_now
+):
+    answering(lambda request_id, request: inbox.refuse(request_id, "so not", for_now))
     with pytest.raises(CommandExecutionError, match="so not") as caught:
         ask(opts, ENGINE, {})
-    assert not isinstance(caught.value, NotNow)
-
-
-def test_a_refusal_because_something_fails_says_that_the_request_may_be_made_again(opts, inbox, answering):
-    answering(lambda request_id, request: inbox.refuse(request_id, "the job cache is away", for_now=True))
-    with pytest.raises(NotNow, match="the job cache is away"):
-        ask(opts, ENGINE, {})
+    assert isinstance(caught.value, NotNow) == for_now
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
-import salt.loader
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine import requests
@@ -113,27 +110,6 @@ def test_requests_that_were_left_while_the_engine_was_down_are_carried_out_in_th
     stage.start()
     stage.until(lambda: len(replies_in(opts, JOB_RETRY)) == 2)
     assert stage.state("a") is State.CANCELLED
-
-
-def test_what_became_of_a_delivered_job_is_shown_for_as_long_as_the_job_is_known(stage, opts, job_cache):
-    accept(opts, "a")
-    job_cache.keep_load(JID, load_of(), ["a"])
-    requests.leave(opts, JOB_RETRY, {"do": "enqueue", "jid": JID, "minions": ["a"]})
-    stage.start()
-    stage.until(lambda: stage.state("a") is State.PENDING)
-    job_cache.store_return({"jid": JID, "id": "a", "fun": "state.apply", "return": {}, "retcode": 0})
-    stage.bus.tell(f"salt/job/{JID}/ret/a", {"jid": JID, "id": "a", "fun": "state.apply", "return": {}, "retcode": 0})
-    runner, store = salt.loader.runner(opts), stage.ports.store
-    stage.until(lambda: store.done("a", JID))
-    found = runner["job_retry.show"]("a", JID)
-    assert (found["state"], found["fun"], found["attempts"]) == ("done", "state.apply", 0)
-    assert [step["state"] for step in found["history"]] == ["pending", "done"]
-    assert found["ended_at"] == found["history"][-1]["at"]
-    assert runner["job_retry.list"]() == []
-    store.forget_done(time.time() - 3 * 86400)
-    assert store.done("a", JID)
-    store.forget_done(time.time())
-    assert store.done("a", JID) is None
 
 
 def test_of_the_minions_that_a_batch_hands_over_those_with_a_key_are_owed_the_job_and_the_others_named(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 
 from saltext.jobs.core.ledger import queue
-from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.entry import Key, Kind, State
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.retry.watched import Watched
 from saltext.jobs.core.site import site_of
@@ -84,6 +85,14 @@ def test_an_unreadable_record_of_a_job_harms_no_other(stores, caplog, rubbish):
         assert stores[1].watched(1e9) == {}
     assert "Job 2 cannot be replayed" in caplog.text
     assert "The record of 1 cannot be read" in caplog.text
+
+
+def test_how_a_delivered_job_ended_is_known_for_as_long_as_the_job_is(stores):
+    stores[0].write({Key(Kind.DONE, JID, "a"): {"state": "done"}})
+    stores[0].forget_done(time.time() - 3 * 86400)
+    assert stores[1].done("a", JID) == {"state": "done"}
+    stores[0].forget_done(time.time())
+    assert stores[1].done("a", JID) is None
 
 
 def test_an_engine_that_has_lost_the_lead_stores_nothing(sites):

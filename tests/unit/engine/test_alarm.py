@@ -47,26 +47,6 @@ def test_setting_the_systems_clock_moves_no_deadline(monkeypatch):
     assert clock.now() - before < 60
 
 
-def test_an_alarm_rings_once_at_its_deadline(loop, clock):
-    rung = []
-    alarm = Alarm(loop, clock, lambda: rung.append(clock.now()))
-    alarm.set(1_010.0)
-    loop.run_until(509)
-    assert rung == []
-    loop.run_until(600)
-    assert rung == [1_010.0]
-    assert alarm.due is None
-
-
-def test_a_deadline_in_the_past_rings_at_once_but_never_from_within_set(loop, clock):
-    rung = []
-    alarm = Alarm(loop, clock, lambda: rung.append(True))
-    alarm.set(5.0)
-    assert rung == []
-    loop.run_until(500)
-    assert rung == [True]
-
-
 @pytest.mark.parametrize(("second", "expected"), [(1_002.0, [1_002.0]), (1_050.0, [1_050.0]), (None, [])])
 def test_a_new_deadline_replaces_the_old_one(loop, clock, second, expected):
     rung = []
@@ -88,17 +68,3 @@ def test_a_loop_that_wakes_early_does_not_ring_early(loop, clock, steady):
     assert rung == []
     loop.run_until(520)
     assert rung == [1_010.0]
-
-
-def test_a_ringing_alarm_may_set_its_next_deadline(loop, clock):
-    rung = []
-
-    def ring():
-        rung.append(clock.now())
-        if len(rung) < 3:
-            alarm.set(clock.now() + 1)
-
-    alarm = Alarm(loop, clock, ring)
-    alarm.set(1_001.0)
-    loop.run_until(700)
-    assert rung == [1_001.0, 1_002.0, 1_003.0]
