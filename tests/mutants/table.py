@@ -547,7 +547,7 @@ _TABLE = (
         "core/options/kinds.py",
         "return _only(found, found >= 0)",
         "return _only(found, found >= -1e9)",
-        "tests/unit/test_options.py::test_anything_else_is_refused_in_one_line_with_what_is_accepted",
+        "tests/unit/test_options.py::test_a_negative_duration_is_refused",
     ),
 )
 

@@ -107,5 +107,10 @@ def test_anything_else_is_refused_in_one_line_with_what_is_accepted(read, words,
         assert words in str(refused.value) and len(str(refused.value).splitlines()) == 1
 
 
+def test_a_negative_duration_is_refused():
+    with pytest.raises(ValueError):
+        kinds.duration(-1)
+
+
 def test_a_refusal_is_one_line_whatever_was_typed():
     assert len(str(Refused("one\n  two\r\n\tthree")).splitlines()) == 1
