@@ -114,14 +114,15 @@ def fill_sqlite(own, found, age):
     taken, at, record = 0, time.time() - age, salt.payload.dumps(RETURN)
     put = f"INSERT INTO {VALUES} (bank, key, updated, value) VALUES (?, ?, ?, ?)"
     while some := list(itertools.islice(found, 2000)):
-        with tables.database.transaction() as sql:
+        with tables.database.transaction():
             for jid, load, minions in some:
                 index.put(tables, jid, load)
                 mark = salt.payload.dumps({"at": time.time() - age, "by": "m_master", "load": digest(load)})
                 rows = [("jobs/loads", salt.payload.dumps(load)), ("jobs/minions", salt.payload.dumps(minions))]
                 rows = [(bank, jid, at, data) for bank, data in (*rows, ("jobs/published", mark))]
                 rows += [(f"jobs/returns/{jid}", minion, at, record) for minion in minions]
-                sql.executemany(put, rows)
+                for row in rows:
+                    tables.run(put, row)
                 taken += sum(len(row[1]) + len(row[3]) for row in rows) + len(jid) * RETURNS
     return taken
 

@@ -46,7 +46,7 @@ def init_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tables(_cachedir: str | None) -> Tables:
-    return tables.cache_of(__opts__)
+    return tables.PostgresqlTables(__opts__)
 
 
 globals().update(_functions(__name__, __virtualname__, _tables))

@@ -43,7 +43,7 @@ def _cachedir(given: str | None) -> str:
 
 
 def _tables(cachedir: str | None) -> Tables:
-    return tables.cache_of(__opts__, _cachedir(cachedir))
+    return tables.SqliteTables(__opts__, tables.CACHE, _cachedir(cachedir))
 
 
 globals().update(_functions(__name__, __virtualname__, _tables))

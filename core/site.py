@@ -14,7 +14,6 @@ from typing import Any
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.ledger import log
 from saltext.jobs.core.ledger.log import SIZE, Position, writers
-from saltext.jobs.core.ledger.seal import Seal
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.sqlite.tables import SqliteTables
 
@@ -87,4 +86,4 @@ def site_of(opts: Mapping[str, Any]) -> Site:
         raise SettingsError(f"{_SITE} is {kind}, which needs {' and '.join(lacking)} too")
     from saltext.jobs.core.postgresql.tables import PostgresqlTables  # psycopg is an extra
 
-    return Site(opts, PostgresqlTables(opts, True, Seal(opts)))
+    return Site(opts, PostgresqlTables(opts))

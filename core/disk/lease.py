@@ -94,8 +94,6 @@ class Lease:
         self.refused = 0
         #: Called in any thread, once it is noticed that another process leads.
         self.on_lost: Callable[[], None] = lambda: None
-        #: Called in any thread when there may be a request, if the bus does not announce requests.
-        self.on_request: Callable[[], None] = lambda: None
 
     @property
     def epoch(self) -> int:

@@ -35,6 +35,8 @@ log = lines.logger(__name__)
 
 #: Seconds between two looks at a lock that another process holds.
 _RETRY = 1.0
+#: Seconds between two looks for requests that were made at other masters.
+_REQUESTS = 0.5
 #: Seconds between two writes of the file with the figures.
 INTERVAL = 15.0
 
@@ -120,7 +122,8 @@ def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App],
         app = build(loop, lease)
         stack.callback(app.close)
         loop.add_callback(app.start)
-        lease.on_request = lambda: loop.add_callback(app.take_requests)
+        if site.tables.is_far:  # another master's bus does not tell of them
+            loop.add_callback(_every, loop, _REQUESTS, app.take_requests)
 
         def metrics() -> Figures:
             return {**app.metrics(), **seat.metrics()}

@@ -277,16 +277,12 @@ class Reader:
             if self.is_far:
                 self._gap = "the server was away"
             raise
-        if at is None or now.name != at.log:
-            self._begin(now)
+        if self._begin(now) or at is None:
             return News([], self._taken_gap(), True, self.position)
-        if at.offset < now.removed:
-            self._gap = "it was not read for so long that older records are gone"
         if any(entry.is_gap for entry in found):
             self._gap = "a record could not be written, or this version cannot read it"
-        if now.gaps != at.gaps:
-            self._gap = "a record could not be written"
-        self.position = Position(now.name, found[-1].place if found else at.offset, now.gaps, self._tables.boot())
+        if found:
+            self.position = self.position and self.position._replace(offset=found[-1].place)
         told = [entry.record for entry in found if entry.record is not None]
         return News(told, self._taken_gap(), len(found) == _PART, self.position)
 
@@ -294,22 +290,23 @@ class Reader:
         gap, self._gap = self._gap, ""
         return gap
 
-    def _begin(self, now: State) -> None:
-        wanted, boot = self.position, self._tables.boot()
-        refusal, at = "", now.removed
-        if wanted is None:
-            refusal, at = "it is not known how far it was read", now.last
-        elif wanted.log != now.name:
-            refusal = "it is another log than before"
-        elif wanted.offset < now.removed:
-            refusal = "it was not read for so long that older records are gone"
-        elif wanted.offset > now.last:
-            refusal = "it is shorter than before"
+    def _begin(self, now: State) -> bool:
+        """Note what the log may lack since the position, and tell whether it must be read from another place on."""
+        at, boot, start = self.position, self._tables.boot(), now.removed
+        if at is None:
+            why, start = "it is not known how far it was read", now.last
+        elif at.log != now.name:
+            why = "it is another log than before"
+        elif at.offset < now.removed:
+            why = "it was not read for so long that older records are gone"
+        elif at.offset > now.last:
+            why = "it is shorter than before"
         else:
-            at = wanted.offset
-            if wanted.boot != boot:
-                refusal = "the machine was restarted since it was read"
-            elif wanted.gaps != now.gaps:
-                refusal = "a record could not be written"
-        self.there, self._gap = True, refusal or self._gap
-        self.position = Position(now.name, at, now.gaps, boot)
+            start, why = at.offset, ""
+            if at.boot != boot:
+                why = "the machine was restarted since it was read"
+            elif at.gaps != now.gaps:
+                why = "a record could not be written"
+        self.there, self._gap = True, why or self._gap
+        self.position = Position(now.name, start, now.gaps, boot)
+        return at is None or start != at.offset

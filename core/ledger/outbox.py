@@ -96,8 +96,8 @@ def add(tables: Tables, reader: str, rows: Iterable[Row], lease: Lease | None = 
     """Store rows, unless they are there."""
 
     def work() -> None:
-        for key, *rest in rows:
-            tables.run(OUTBOX.add, OUTBOX.values(tables, (reader, *key), *rest))
+        for row in rows:
+            tables.run(OUTBOX.add, OUTBOX.values(tables, (reader, *row.key), row[1:]))
 
     tables.together(work, lease)
 

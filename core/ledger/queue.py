@@ -45,7 +45,7 @@ def add(tables: Tables, rows: Iterable[tuple[int, str, str, bytes]]) -> int:
     """Store rows (kind, jid, minion, body) whose places are free, and return how many."""
 
     def work() -> int:
-        return sum(tables.changed(QUEUE.add, QUEUE.values(tables, row[:3], row[3])) > 0 for row in rows)
+        return sum(tables.changed(QUEUE.add, QUEUE.values(tables, row[:3], row[3:])) > 0 for row in rows)
 
     return tables.together(work, durable=True)
 

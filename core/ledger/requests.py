@@ -45,13 +45,9 @@ class Requests:
         """
         Make a request, durably; one that was made before stays as it is. Requests are taken in the order of their ids.
         """
-        values = REQUESTS.values(self._tables, (self._engine, request_id), _ASKED, body)
-
-        def work() -> None:
-            self._tables.run(REQUESTS.add, values)
-            self._tables.tell(self._engine)
-
-        self._tables.together(work, durable=True)
+        self._tables.run(
+            REQUESTS.add, REQUESTS.values(self._tables, (self._engine, request_id), (_ASKED, body)), durable=True
+        )
 
     def open(self) -> list[Open]:
         """Return what is not answered: first what was taken. What no master has sealed is empty."""
@@ -89,4 +85,7 @@ class Requests:
         return REQUESTS.table, self._engine, request_id, _ANSWERED
 
     def _change(self, query: str, request_id: str) -> bool:
-        return self._tables.together(lambda: self._tables.changed(query, (self._engine, request_id)) > 0, self._lease)
+        def work() -> bool:
+            return self._tables.changed(query, (self._engine, request_id)) > 0
+
+        return work() if self._lease is None else self._tables.together(work, self._lease)

@@ -26,16 +26,23 @@ _SIZE = 16
 _LABEL = b"saltext.jobs: rows of the site's database"
 
 
-class NoSeal:
-    """For a file that is as private as the key."""
+class Seal:
+    """:param opts: the master's options; None for a database that is as private as the key, where nothing is sealed."""
+
+    def __init__(self, opts: Mapping[str, Any] | None = None) -> None:
+        self._opts = opts
+
+    @functools.cached_property
+    def _paths(self) -> tuple[str, ...]:
+        return master_key_paths(self._opts or {})
 
     def put(self, body: bytes, *place: object) -> bytes:
         """Return the sealed form of a body. :param place: the table, and the row's key. :raises OSError: without the key."""
-        return body
+        return body if self._opts is None else self._of(body, place) + body
 
     def mark(self, texts: Iterable[str], *place: object) -> str:
         """Return what proves that a master has vouched for some texts here, in any order; empty if only masters write."""
-        return ""
+        return "" if self._opts is None else self._of("\0".join(sorted(set(texts))).encode(), place).hex()
 
     def take(self, body: bytes, *place: object) -> bytes | None:
         """
@@ -43,26 +50,8 @@ class NoSeal:
 
         :raises OSError: without the key.
         """
-        return body
-
-
-class Seal(NoSeal):
-    """:param opts: the master's options."""
-
-    def __init__(self, opts: Mapping[str, Any]) -> None:
-        self._opts = opts
-
-    @functools.cached_property
-    def _paths(self) -> tuple[str, ...]:
-        return master_key_paths(self._opts)
-
-    def put(self, body: bytes, *place: object) -> bytes:
-        return self._of(body, place) + body
-
-    def mark(self, texts: Iterable[str], *place: object) -> str:
-        return self._of("\0".join(sorted(set(texts))).encode(), place).hex()
-
-    def take(self, body: bytes, *place: object) -> bytes | None:
+        if self._opts is None:
+            return body
         found = body[_SIZE:]
         if hmac.compare_digest(body[:_SIZE], self._of(found, place)):
             return found

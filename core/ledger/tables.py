@@ -24,11 +24,12 @@ In SQLite a power cut takes the newest places together with everything else that
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from saltext.jobs.core.disk.lease import Lead, Leader, Lease
-from saltext.jobs.core.ledger.seal import NoSeal
+from saltext.jobs.core.ledger.seal import Seal
 
 SITE, MASTERS, READERS, LOG, VALUES, JOBS = (
     f"saltext_jobs_{name}" for name in ("site", "masters", "readers", "log", "values", "jobs")
@@ -36,6 +37,8 @@ SITE, MASTERS, READERS, LOG, VALUES, JOBS = (
 #: Asks for the site's unique name.
 NAME = f"SELECT id FROM {SITE}"
 Result = TypeVar("Result")
+#: Rows that one statement stores at most.
+_AT_ONCE = 50
 
 
 class Dialect(NamedTuple):
@@ -94,7 +97,7 @@ class Tables:
     #: Whether the database is on a server, so that a query may take long.
     is_far = False
     #: Each body is written as its ``put`` returns it, and read by its ``take``.
-    seal = NoSeal()
+    seal = Seal()
 
     @property
     def place(self) -> str:
@@ -131,9 +134,6 @@ class Tables:
 
     def give_way(self) -> None:
         """Pause after a transaction that kept others from writing for long."""
-
-    def tell(self, engine: str) -> None:
-        """Wake the engine that waits for requests, once this transaction is there, unless the master's bus does."""
 
     def boot(self) -> str:
         """Return what changes when the newest records may have been lost; empty if that is noticed by the lease."""
@@ -183,9 +183,10 @@ class Rows:
         types = {**key, **(more or {}), "body": "{blob}"}
         names, keys, at = ", ".join(types), ", ".join(key), ["at"] if timed else []
         self.of = " AND ".join(f"{column} = ?" for column in key)
-        self.add = f"INSERT INTO {self} ({names}) VALUES ({marks_of(types)}) ON CONFLICT DO NOTHING"
-        self._put = f"""INSERT INTO {self} ({names}) VALUES ({marks_of(types)}) ON CONFLICT ({keys}) DO UPDATE SET
-            {", ".join(f"{column} = excluded.{column}" for column in [*types, *at] if column not in key)}"""
+        self._insert, self._marks = f"INSERT INTO {self} ({names}) VALUES", f"({marks_of(types)})"
+        self.add = f"{self._insert} {self._marks} ON CONFLICT DO NOTHING"
+        new = ", ".join(f"{column} = excluded.{column}" for column in [*types, *at] if column not in key)
+        self._or_update = f"ON CONFLICT ({keys}) DO UPDATE SET {new}"
         self._delete = f"DELETE FROM {self} WHERE {self.of}"
         self._select = f"SELECT {names} FROM {self} WHERE "
         columns = [f"{column} {its_type}" for column, its_type in types.items()]
@@ -195,10 +196,10 @@ class Rows:
     def __str__(self) -> str:
         return self.table
 
-    def values(self, tables: Tables, key: tuple[Any, ...], *rest: Any) -> tuple[Any, ...]:
+    def values(self, tables: Tables, key: tuple[Any, ...], rest: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the values of a row for ``add``. :param rest: ``more``, and the body, which may be None."""
-        *more, body = rest
-        return (*key, *more, None if body is None else tables.seal.put(body, self.table, *key))
+        body = rest[-1]
+        return (*key, *rest[:-1], None if body is None else tables.seal.put(body, self.table, *key))
 
     def write(
         self,
@@ -214,11 +215,13 @@ class Rows:
         """
 
         def work() -> None:
-            for key, rest in changes.items():
-                if rest is None:
-                    tables.run(self._delete, key)
-                else:
-                    tables.run(self._put, self.values(tables, key, *rest))
+            rows = [self.values(tables, key, rest) for key, rest in changes.items() if rest is not None]
+            for key in [key for key, rest in changes.items() if rest is None]:
+                tables.run(self._delete, key)
+            for first in range(0, len(rows), _AT_ONCE):
+                some = rows[first : first + _AT_ONCE]
+                put = f"{self._insert} {', '.join([self._marks] * len(some))} {self._or_update}"
+                tables.run(put, list(itertools.chain.from_iterable(some)))
 
         tables.together(work, lease, durable)
 

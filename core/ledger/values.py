@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from saltext.jobs.core.banks import LOADS, RETURNS, below, plain_bank
+from saltext.jobs.core.banks import LOADS, OF_JOBS, RETURNS, below, plain_bank
 from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.job_summary import has_failed
 from saltext.jobs.core.ledger import jobs
@@ -26,7 +26,7 @@ Row = tuple[str, str, int | None, bytes, float | None]
 
 #: Seconds after which a transaction that removes jobs ends, and how many it removes at most.
 _SHORT, _MOST = 0.01, 500
-_OF_JOBS = f"{RETURNS}/"
+_A_RETURN = f"{RETURNS}/"
 _COLUMNS = "(bank, key, failed, value, updated, expires)"
 _NEW = """updated = excluded.updated, expires = excluded.expires, failed = excluded.failed, value = excluded.value"""
 _ALIVE = "(expires IS NULL OR expires > {now})"
@@ -38,6 +38,10 @@ _BANKS = f"""WITH RECURSIVE found (bank) AS (
             FROM found WHERE found.bank IS NOT NULL)
     SELECT bank FROM found WHERE bank IS NOT NULL"""
 _BELOW = "bank = ? OR (bank > ? AND bank < ?)"
+_SHARED = f"bank IN ({', '.join(repr(bank) for bank in OF_JOBS)}) AND key = ?"
+_LOCK_JOB = f"SELECT 1 FROM {VALUES} WHERE {_SHARED} ORDER BY bank, key {{lock}}"
+_REMOVE_JOB = f"""DELETE FROM {VALUES} WHERE ({_SHARED} OR bank = ?)
+    AND NOT EXISTS (SELECT 1 FROM {VALUES} WHERE ({_SHARED} OR bank = ?) AND updated >= ?)"""
 
 
 def _alive(tables: Tables, what: str, where: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -75,7 +79,7 @@ def store_all(tables: Tables, items: Sequence[tuple[str, str, Any]], expires: fl
 
 
 def _row(bank: str, key: str, value: Any, expires: float | None = None) -> Row:
-    failed = 1 if bank.startswith(_OF_JOBS) and has_failed(value) else None
+    failed = 1 if bank.startswith(_A_RETURN) and has_failed(value) else None
     return bank, key, failed, stored.dumps(value), None if expires is None else float(expires)
 
 
@@ -177,8 +181,8 @@ def names(tables: Tables, bank: str) -> list[str]:
 
 def outside(tables: Tables, bank: str, low: str, high: str) -> list[str]:
     """Return the keys of a bank that are before ``low`` or after ``high``."""
-    query, name = f"SELECT key FROM {VALUES} WHERE bank = ? AND key {{}} ?", plain_bank(bank)
-    return [row[0] for sign, edge in (("<", low), (">", high)) for row in tables.read(query.format(sign), (name, edge))]
+    query = f"SELECT key FROM {VALUES} WHERE bank = ? AND (key < ? OR key > ?)"
+    return [row[0] for row in tables.read(query, (plain_bank(bank), low, high))]
 
 
 def banks_outside(tables: Tables, bank: str, low: str, high: str) -> list[str]:
@@ -222,36 +226,29 @@ def count_below(tables: Tables, bank: str) -> int:
 # -- old ones -----------------------------------------------------------------------------------------------------------
 
 
-def remove_older(tables: Tables, shared: Sequence[str], parent: str, wanted: Sequence[str], than: float) -> None:
+def remove_older(tables: Tables, jids: Sequence[str], than: float) -> None:
     """
-    Remove the names that were last written before ``than``: their keys in some banks, and the bank ``parent/name`` of each.
-    All of one name is removed at once, and many in short transactions, so that no writer waits long.
-
-    :param than: Unix time.
+    Remove the jobs of which nothing was written since ``than``, in Unix time. All of a job is removed at once, and many
+    jobs in short transactions, so that no writer waits long.
     """
-    some = f"bank IN ({marks_of(shared)}) AND key = ?"
-    lock = f"SELECT 1 FROM {VALUES} WHERE {some} ORDER BY bank, key {{lock}}"
-    its_own = f"({some} OR bank = ?)"
-    delete = f"""DELETE FROM {VALUES} WHERE {its_own}
-        AND NOT EXISTS (SELECT 1 FROM {VALUES} WHERE {its_own} AND updated >= ?)"""
 
-    def work(names: Sequence[str]) -> int:
-        until, count = time.monotonic() + _SHORT, 0
-        while count < min(len(names), _MOST) and time.monotonic() < until:
-            name, count = names[count], count + 1
-            its = *shared, name, f"{parent}/{name}"
+    def work(first: int) -> int:
+        until, number = time.monotonic() + _SHORT, first
+        while number < min(len(jids), first + _MOST) and time.monotonic() < until:
+            jid, number = jids[number], number + 1
             if tables.dialect.lock:
                 # From here on other writers of these rows wait, and the next statement sees all earlier writes.
-                tables.run(lock, its[:-1])
-            tables.run(delete, (*its, *its, than))
-            jobs.remove(tables, name)
-        return count
+                tables.run(_LOCK_JOB, (jid,))
+            its = jid, f"{RETURNS}/{jid}"
+            tables.run(_REMOVE_JOB, (*its, *its, than))
+            jobs.remove(tables, jid)
+        return number
 
     done = 0
-    while done < len(wanted):
+    while done < len(jids):
         if done:
             tables.give_way()
-        done += tables.together(lambda: work(wanted[done:]))  # noqa: B023 (called at once)
+        done = tables.together(lambda: work(done))  # noqa: B023 (called at once)
 
 
 def add_rows(tables: Tables, rows: Iterable[tuple[str, str, float, float | None, bytes]]) -> int:

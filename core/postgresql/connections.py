@@ -8,9 +8,9 @@ session. Every wait has an end: the kernel of a frozen server still acknowledges
 from __future__ import annotations
 
 import atexit
-import collections
 import contextlib
 import os
+import queue
 import random
 import select
 import threading
@@ -146,8 +146,10 @@ class Connections:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._idle: collections.deque[Patient] = collections.deque()
-        self._free = threading.BoundedSemaphore(_MOST)
+        #: The connections that are not in use, the one that was used last first; None for one that can still be made.
+        self._idle: queue.LifoQueue[Patient | None] = queue.LifoQueue()
+        for _ in range(_MOST):
+            self._idle.put(None)
 
     @property
     def place(self) -> str:
@@ -219,14 +221,16 @@ class Connections:
     def lend(self) -> Iterator[Patient]:
         """Lend a connection, which the server may have closed meanwhile. :raises psycopg.Error: when none is available."""
         if self._pid != os.getpid():
-            _LEFT.extend(self._idle)
+            _LEFT.append(self._idle)
             self._begin()
-        if not self._free.acquire(timeout=self._options.timeout):
-            raise NoAnswer(f"all {_MOST} connections of this process are in use")
-        connection: Patient | None = None
-        is_whole = False
+        idle, is_whole = self._idle, False
         try:
-            connection = self._taken() or self._opened()
+            connection = idle.get(timeout=self._options.timeout)
+        except queue.Empty:
+            raise NoAnswer(f"all {_MOST} connections of this process are in use") from None
+        try:
+            if connection is None or connection.closed:
+                connection = self._opened()
             try:
                 yield connection
                 is_whole = True
@@ -236,16 +240,12 @@ class Connections:
         finally:
             # after any other end of the block an answer may still come
             if connection is not None:
-                self._give_back(connection, is_whole)
-            self._free.release()
-
-    def _taken(self) -> Patient | None:
-        with contextlib.suppress(IndexError):
-            while True:
-                found = self._idle.pop()  # the one that was used last
-                if not found.closed:
-                    return found
-        return None
+                is_idle = connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+                if not is_whole or not is_idle:
+                    connection.close()
+            idle.put(None if connection is None or connection.closed else connection)
+            if self._is_over:
+                self.close()
 
     def _opened(self) -> Patient:
         connection: Patient = Patient.connect(autocommit=True, **self._parameters)
@@ -257,15 +257,6 @@ class Connections:
             raise
         return connection
 
-    def _give_back(self, connection: Patient, is_whole: bool) -> None:
-        is_idle = connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
-        if is_whole and is_idle:
-            self._idle.append(connection)
-            if self._is_over:
-                self.close()
-        else:
-            connection.close()
-
     def end(self) -> None:
         """Close all connections; those in use when they are given back."""
         self._is_over = True
@@ -275,9 +266,15 @@ class Connections:
         """Close the connections that are not in use."""
         if self._pid != os.getpid():
             return
-        with contextlib.suppress(IndexError):
+        taken = 0
+        with contextlib.suppress(queue.Empty):
             while True:
-                self._idle.pop().close()
+                connection = self._idle.get_nowait()
+                taken += 1
+                if connection is not None:
+                    connection.close()
+        for _ in range(taken):
+            self._idle.put(None)
 
 
 @atexit.register

@@ -19,21 +19,15 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import select
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import psycopg
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.boot import since_boot
 from saltext.jobs.core.disk.lease import Lease, leader_of, this_process
-from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.lines import Quiet
-from saltext.jobs.core.postgresql.connections import Connections, Patient
 
 log = lines.logger(__name__)
 
@@ -42,8 +36,6 @@ LEASES = "saltext_jobs_leases"
 CREATE = f"""CREATE TABLE {LEASES} (
     engine text PRIMARY KEY, session text NOT NULL, epoch bigint NOT NULL, leader bytea NOT NULL,
     until timestamptz NOT NULL, alive timestamptz NOT NULL)"""
-#: The channel on which engines are told of requests.
-CHANNEL = "saltext_jobs"
 #: Seconds for which a lease lasts. It is renewed four times in this time. Nothing is published in its last third.
 TTL = 12.0
 #: An epoch that a failover has lost must not be used again. So if the server's clock went back, the next epoch is above
@@ -71,7 +63,7 @@ class Superseded(OSError):
 
 class TableLease(Lease):
     """
-    :param tables: those of the site, and ``server`` the connections to them.
+    :param tables: those of the site.
     :param run: names this run of the master, to tell its processes from those before a restart; empty if not known.
     :param ttl: seconds for which it lasts.
     :param clock: returns seconds, as ``core.boot.since_boot``.
@@ -80,7 +72,6 @@ class TableLease(Lease):
     def __init__(
         self,
         tables: Tables,
-        server: Connections,
         engine: str,
         master: str,
         run: str = "",
@@ -88,8 +79,7 @@ class TableLease(Lease):
         clock: Callable[[], float] = since_boot,
     ) -> None:
         super().__init__()
-        self._tables, self._server = tables, server
-        self._engine, self._master, self._run = engine, master, run
+        self._tables, self._engine, self._master, self._run = tables, engine, master, run
         self._ttl, self._clock = ttl, clock
         self._session = ""
         self._until = 0.0  # until when this process may publish, by its own clock
@@ -172,32 +162,16 @@ class TableLease(Lease):
     # -- the thread that keeps it ---------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """Renew the lease again and again, and listen for requests meanwhile."""
-        while not self._is_over.is_set():
+        """Renew the lease again and again."""
+        pause = self._ttl / 4
+        while not self._is_over.wait(pause):
             try:
-                with self._server.lend() as connection:
-                    connection.execute(f"LISTEN {CHANNEL}".encode())
-                    while not self._is_over.is_set():
-                        self.renew(self._tables.changed)
-                        self._listen(connection, time.monotonic() + self._ttl / 4)
+                self.renew(self._tables.changed)
+                pause = self._ttl / 4
             except Superseded:
                 return
-            except (psycopg.Error, StateError, OSError) as exc:
+            except OSError as exc:
                 self._quiet.error(
                     "renew", "The lease of the %s engine cannot be renewed, trying again: %s", self._engine, exc
                 )
-                self._is_over.wait(min(1.0, self._ttl / 10))
-
-    def _listen(self, connection: Patient, until: float) -> None:
-        incoming = select.poll()  # unlike select.select, it takes a descriptor of any number
-        incoming.register(connection.pgconn.socket, select.POLLIN)
-        # Notifications that came with the answer to a statement are there already.
-        while not self._is_over.is_set():
-            while (found := connection.pgconn.notifies()) is not None:
-                if found.extra.decode() == self._engine:
-                    self.on_request()
-            left = until - time.monotonic()
-            if left <= 0:
-                return
-            if incoming.poll(min(left, 1.0) * 1000):
-                connection.pgconn.consume_input()
+                pause = min(1.0, self._ttl / 10)

@@ -19,7 +19,7 @@ from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.options.postgresql import Options
 from saltext.jobs.core.postgresql import schema
 from saltext.jobs.core.postgresql.connections import Patient, parameters
-from saltext.jobs.core.postgresql.rows import EVENT, LOAD, RETURN, Rows, rows_of
+from saltext.jobs.core.postgresql.rows import EVENT, LOAD, RETURN, rows_of
 
 log = lines.logger(__name__)
 
@@ -27,32 +27,35 @@ log = lines.logger(__name__)
 _INDEXING = 6 * 3600.0
 #: Seconds between two removals of old rows; rows that one statement removes, and statements in one pass.
 _UPKEEP, _ROWS, _GOES = 600.0, 5000, 20
-#: The table for each kind of records.
-_TABLES = {LOAD: "jids", RETURN: "salt_returns", EVENT: "salt_events"}
 #: Class of SQLSTATE that blames the data, beside those for which psycopg raises DataError or IntegrityError.
 _LIMIT_EXCEEDED = "54"
 
-# Rows are stored in the order of their key, so that two recorders that store the same rows do not deadlock. Events need
-# no order, because their key contains the master.
-_LOADS = """
-    INSERT INTO jids (jid, load)
-    SELECT jid, body FROM jsonb_to_recordset(%s::jsonb) AS r (jid text, body jsonb) ORDER BY jid
-    ON CONFLICT (jid) DO NOTHING
-"""
-_RETURNS = """
-    INSERT INTO salt_returns (fun, jid, return, id, success, full_ret, alter_time)
-    SELECT fun, jid, coalesce(body->'return', 'null'), minion, success, body, to_timestamp(time)
-    FROM jsonb_to_recordset(%s::jsonb)
-        AS r (fun text, jid text, minion text, success text, time double precision, body jsonb)
-    ORDER BY jid, minion
-    ON CONFLICT (jid, id) DO NOTHING
-"""
-_EVENTS = """
-    INSERT INTO salt_events (tag, data, alter_time, master_id)
-    SELECT tag, body, to_timestamp(time), %s
-    FROM jsonb_to_recordset(%s::jsonb) AS r (tag text, time double precision, body jsonb)
-    ON CONFLICT (alter_time, tag, master_id) DO NOTHING
-"""
+#: The table for each kind of records, and how they are stored there: in the order of their key, so that two recorders that
+#: store the same rows do not deadlock. Events need no order, because their key contains the master.
+_INTO = {
+    LOAD: (
+        "jids",
+        """INSERT INTO jids (jid, load)
+        SELECT jid, body FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (jid text, body jsonb) ORDER BY jid
+        ON CONFLICT (jid) DO NOTHING""",
+    ),
+    RETURN: (
+        "salt_returns",
+        """INSERT INTO salt_returns (fun, jid, return, id, success, full_ret, alter_time)
+        SELECT fun, jid, coalesce(body->'return', 'null'), minion, success, body, to_timestamp(time)
+        FROM jsonb_to_recordset(%(rows)s::jsonb)
+            AS r (fun text, jid text, minion text, success text, time double precision, body jsonb)
+        ORDER BY jid, minion
+        ON CONFLICT (jid, id) DO NOTHING""",
+    ),
+    EVENT: (
+        "salt_events",
+        """INSERT INTO salt_events (tag, data, alter_time, master_id)
+        SELECT tag, body, to_timestamp(time), %(master)s
+        FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (tag text, time double precision, body jsonb)
+        ON CONFLICT (alter_time, tag, master_id) DO NOTHING""",
+    ),
+}
 # A server that answers before data is on the disk would lose records that count as delivered.
 _DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 
@@ -79,12 +82,17 @@ class Sink:
         :raises ValueError: when PostgreSQL's limits are exceeded, which blames a record too.
         :raises JobsError: when a table needs an operator.
         """
-        rows = rows_of(records)
+        texts, refused = rows_of(records)
         try:
             connection = self._connected()
-            self._prepare(connection, rows)
+            for table in (_INTO[kind][0] for kind in texts):
+                self._prepare(connection, table)
             with connection.transaction():
-                self._store(connection, rows)
+                # the server must give up too, or it would go on while the same records are sent again
+                connection.execute(f"SET LOCAL statement_timeout = {int(self._options.timeout * 1000)}".encode())
+                connection.execute(_DURABLE)
+                for kind in sorted(texts):
+                    connection.execute(_INTO[kind][1], {"rows": texts[kind], "master": self._master_id})
             self._upkeep(connection)
         except psycopg.Error as exc:
             blamed = _blamed(exc)
@@ -94,7 +102,7 @@ class Sink:
         except BaseException:
             self.close()
             raise
-        return rows.refused
+        return refused
 
     def close(self) -> None:
         """Disconnect. The next call connects and checks the tables again: it may be another server."""
@@ -116,23 +124,12 @@ class Sink:
             self._connection.patience = self._options.timeout
         return self._connection
 
-    def _prepare(self, connection: Patient, rows: Rows) -> None:
-        for table in (_TABLES[kind] for kind in rows.texts if _TABLES[kind] not in self._ready):
+    def _prepare(self, connection: Patient, table: str) -> None:
+        if table not in self._ready:
             with connection.waiting(_INDEXING):
                 schema.prepare(connection, table)
             self._ready.add(table)
             self._upkeep_of(connection, table)
-
-    def _store(self, connection: Patient, rows: Rows) -> None:
-        # the server must give up too, or it would go on while the same records are sent again
-        connection.execute(f"SET LOCAL statement_timeout = {int(self._options.timeout * 1000)}".encode())
-        connection.execute(_DURABLE)
-        if LOAD in rows.texts:
-            connection.execute(_LOADS, (rows.texts[LOAD],))
-        if RETURN in rows.texts:
-            connection.execute(_RETURNS, (rows.texts[RETURN],))
-        if EVENT in rows.texts:
-            connection.execute(_EVENTS, (self._master_id, rows.texts[EVENT]))
 
     def _upkeep(self, connection: Patient) -> None:
         now = self._clock()

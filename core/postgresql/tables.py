@@ -20,11 +20,11 @@ from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Lead, Leader, Lease, leader_of
 from saltext.jobs.core.errors import StateError, check_format
-from saltext.jobs.core.ledger.seal import NoSeal
+from saltext.jobs.core.ledger.seal import Seal
 from saltext.jobs.core.ledger.tables import POSTGRESQL, SITE, Result, Tables, statements
 from saltext.jobs.core.options.postgresql import CacheOptions, read_cache_options
 from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient
-from saltext.jobs.core.postgresql.lease import CHANNEL, CREATE, LEASES, TableLease
+from saltext.jobs.core.postgresql.lease import CREATE, LEASES, TableLease
 
 #: The format of the tables: see ``errors.check_format``.
 FORMAT = 7
@@ -46,15 +46,14 @@ class PostgresqlTables(Tables):
     What the methods do is said in ``Tables``. ``durable`` is that of the server's session.
 
     :param opts: the master's options. If one of them is not accepted, each method raises SettingsError.
-    :param is_site: whether masters work as one in this database, which must be that of the site then.
-    :param seal: that of its rows.
     """
 
     dialect = POSTGRESQL
     is_far = True
 
-    def __init__(self, opts: Mapping[str, Any], is_site: bool, seal: NoSeal) -> None:
-        self._opts, self._is_site, self.seal = opts, is_site, seal
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        self._opts, self._is_site = opts, bool(opts.get("saltext_jobs_site"))
+        self.seal = Seal(opts if self._is_site else None)
 
     @functools.cached_property
     def server(self) -> Connections:
@@ -90,7 +89,7 @@ class PostgresqlTables(Tables):
 
     def together(self, work: Callable[[], Result], lease: Lease | None = None, durable: bool = False) -> Result:
         """
-        The transaction itself does not wait for the disk, so that it locks the row of the site only for a moment; a
+        A transaction of the log itself does not wait for the disk, so that it locks the row of the site only for a moment; a
         statement after it does, which others can do at the same time.
         """
         now = self.server.now
@@ -108,10 +107,12 @@ class PostgresqlTables(Tables):
             try:
                 with connection.pipeline() as now.pipeline:
                     connection.execute(b"BEGIN")
-                    connection.execute(b"SET LOCAL synchronous_commit = off")
+                    if lease is None:
+                        connection.execute(b"SET LOCAL synchronous_commit = off")
                     found = in_lead()
                     connection.execute(b"COMMIT")
-                    connection.execute(_WAIT)
+                    if lease is None:
+                        connection.execute(_WAIT)
                 return found
             except Exception as exc:
                 failed = _cause_of(exc)
@@ -130,9 +131,6 @@ class PostgresqlTables(Tables):
         """Carry it out as a part of this thread's transaction, if it is in one."""
         connection = self.server.now.connection
         return self.server.run(work) if connection is None else work(connection)
-
-    def tell(self, engine: str) -> None:
-        self.run("SELECT pg_notify(?, ?)", (CHANNEL, engine))
 
     def doubts(self) -> list[str]:
         """Return how the server could lose what it has confirmed, one sentence each."""
@@ -159,7 +157,7 @@ class PostgresqlTables(Tables):
         return found
 
     def lease(self, engine: str, run: str = "") -> TableLease:
-        return TableLease(self, self.server, engine, str(self._opts.get("id") or ""), run)
+        return TableLease(self, engine, str(self._opts.get("id") or ""), run)
 
     def leader(self, engine: str) -> Leader | None:
         rows = self.read(_LEADER, (engine,))
@@ -201,11 +199,6 @@ def server_of(opts: Mapping[str, Any], is_site: bool) -> Connections:
             if ended := _SERVERS.pop(old, None):
                 ended.end()
     return found
-
-
-def cache_of(opts: Mapping[str, Any]) -> PostgresqlTables:
-    """Return the tables of ``cache: postgresql``, whose values are not sealed: those of the site, if there is one."""
-    return PostgresqlTables(opts, bool(opts.get("saltext_jobs_site")), NoSeal())
 
 
 def _prepare(connection: Patient, path: pathlib.Path | None) -> None:

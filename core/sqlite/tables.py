@@ -22,15 +22,6 @@ from saltext.jobs.core.sqlite.database import Database, database_at
 CACHE, FILE = "cache.sqlite", "jobs.sqlite"
 
 
-def cache_of(opts: Mapping[str, Any], cachedir: str | None = None) -> SqliteTables:
-    """
-    Return the tables of ``cache: sqlite``.
-
-    :param cachedir: another directory than the master's own; the option for the path does not apply to it.
-    """
-    return SqliteTables(opts, CACHE, cachedir)
-
-
 class SqliteTables(Tables):
     """
     What the methods do is said in ``Tables``. With ``cache: sqlite`` they are in the file of the job cache, so that one
@@ -38,7 +29,7 @@ class SqliteTables(Tables):
 
     :param opts: the master's options. If one of them is not accepted, each method raises StateError or SiteAway.
     :param name: the path below ``cachedir`` where the file is if no option names its path.
-    :param cachedir: as in ``cache_of``.
+    :param cachedir: another directory than the master's own; the option for the path does not apply to it.
     """
 
     dialect = SQLITE

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.banks import LOADS, OF_JOBS, RETURNS
+from saltext.jobs.core.banks import LOADS, RETURNS
 from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.job_summary import JobTally, Named
 from saltext.jobs.core.ids import jid_at
@@ -23,7 +23,7 @@ from saltext.jobs.core.ledger import jobs, values
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.sqlite import OPTIONS
 from saltext.jobs.core.sqlite.file import damage_in
-from saltext.jobs.core.sqlite.tables import SqliteTables, cache_of
+from saltext.jobs.core.sqlite.tables import SqliteTables
 from saltext.jobs.core.store.calling import Undecodable
 from saltext.jobs.core.store.drivers import ABSENT, Driver, Shown, Wanted
 
@@ -110,7 +110,7 @@ class Tabled(Driver):
     # -- whole jobs, by their index ------------------------------------------------------------------------------------
 
     def remove(self, jids: Sequence[str], than: float) -> None:
-        self.do("flush", RETURNS, values.remove_older, OF_JOBS, RETURNS, jids, than)
+        self.do("flush", RETURNS, values.remove_older, jids, than)
 
     def count_loads(self) -> int:
         return self.do("list", LOADS, jobs.count)
@@ -165,7 +165,7 @@ class Sqlite(Tabled):
 
     @functools.cached_property
     def tables(self) -> SqliteTables:
-        return cache_of(self._opts)
+        return SqliteTables(self._opts)
 
     def used_bytes(self) -> int:
         """Return how many bytes of the file are used. :raises SaltCacheError:"""
@@ -178,9 +178,9 @@ class Postgresql(Tabled):
     @functools.cached_property
     def tables(self) -> Tables:
         try:
-            from saltext.jobs.core.postgresql.tables import cache_of as tables_of
+            from saltext.jobs.core.postgresql.tables import PostgresqlTables
         except ImportError as exc:
             raise SaltCacheError(
                 f"cache: postgresql needs the Python module psycopg: pip install 'saltext-jobs[postgresql]' ({exc})"
             ) from exc
-        return tables_of(self._opts)
+        return PostgresqlTables(self._opts)

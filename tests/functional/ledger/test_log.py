@@ -10,7 +10,6 @@ import time
 import pytest
 
 from saltext.jobs.core.ledger import log
-from saltext.jobs.core.ledger.log import Writer
 from saltext.jobs.core.log.records import Returned, publish_of
 from saltext.jobs.core.site import site_of
 from tests.database import begin_another_log, database_of
@@ -251,11 +250,3 @@ def test_a_disk_that_is_really_full_loses_no_record_without_a_gap(small_disk):
     found, gaps = read(reader)
     assert found == [f"0-{number}" for number in written]
     assert gaps == ["a record could not be written"]
-
-
-def test_the_writer_says_it_once(opts, caplog):
-    writer = Writer(site_of(opts).tables, "m")
-    with full_disk():
-        for number in range(20):
-            writer.append(returned(number))
-    assert sum("could not be written" in line for line in caplog.messages) == 1

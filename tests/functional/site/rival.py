@@ -44,7 +44,7 @@ def main():
     site = site_of({**opts, **SHARED, "id": name})
     site.lead(ENGINE)
     while True:
-        lease = TableLease(site.tables, site.tables.server, ENGINE, name, ttl=ttl)
+        lease = TableLease(site.tables, ENGINE, name, ttl=ttl)
         try:
             if lease.take():
                 tell("leads", lease.epoch, 0, since_boot())

@@ -5,14 +5,11 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
-import resource
 import threading
 
 import pytest
 
-from saltext.jobs.core.engine.requests import new_id
 from saltext.jobs.core.ledger import meta
-from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.options.postgresql import read_cache_options
 from saltext.jobs.core.postgresql import lease as leases
@@ -58,7 +55,7 @@ def server(options, site):
 
 
 def lease_of(site, master, **more):
-    return TableLease(site.tables, site.tables.server, ENGINE, master, **more)
+    return TableLease(site.tables, ENGINE, master, **more)
 
 
 def ended(server, engine=ENGINE):
@@ -160,37 +157,6 @@ def test_a_takeover_succeeds_even_if_the_leader_is_frozen_within_a_transaction(o
         lease.check()
     for each in (lease, other):
         each.release()
-
-
-@pytest.fixture
-def many_files():
-    """As in a process that has so many files open that the next one gets a number above 1,023."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most[1], most[1]))
-    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
-    yield
-    for each in held:
-        os.close(each)
-    resource.setrlimit(resource.RLIMIT_NOFILE, most)
-
-
-@pytest.mark.parametrize("files", ["few", "many"])
-def test_a_request_wakes_the_leader(request, files):
-    if files == "many":
-        request.getfixturevalue("many_files")
-    site, _ = request.getfixturevalue("site"), request.getfixturevalue("server")
-    lease, told = site.lease(ENGINE), threading.Event()
-    lease.on_request = told.set
-    assert lease.take()
-    try:
-
-        def is_told():
-            Requests(site.tables, ENGINE).add(new_id(), b"")
-            return told.wait(0.5)
-
-        wait_for(is_told)
-    finally:
-        lease.release()
 
 
 def test_no_master_leads_while_the_server_is_away(cache_servers, options, site):

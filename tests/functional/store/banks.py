@@ -36,7 +36,7 @@ class Banks:
 
 def banks_of(opts):
     if opts["cache"] == "sqlite":
-        return Banks(tables.cache_of(opts))
-    from saltext.jobs.core.postgresql.tables import cache_of  # psycopg is an extra
+        return Banks(tables.SqliteTables(opts))
+    from saltext.jobs.core.postgresql.tables import PostgresqlTables  # psycopg is an extra
 
-    return Banks(cache_of(opts))
+    return Banks(PostgresqlTables(opts))

@@ -262,7 +262,7 @@ class TestFaults:
         def work(number):
             mine = banks_of(opts)
             if number == 0:
-                return mine.remove_older(["jobs/minions", "jobs/loads"], "jobs/returns", jids, time.time() - 60)
+                return mine.remove_older(jids, time.time() - 60)
             for jid in jids[::-1]:
                 mine.store("jobs/minions", jid, ["web2"])
             return now

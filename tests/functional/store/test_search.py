@@ -294,12 +294,8 @@ class TestCountsBesideTheRecords:
                 banks.flush(f"jobs/returns/{jid}", minion)
             elif what < 0.83:
                 banks.flush(f"jobs/returns/{jid}")
-            elif what < 0.86:
-                store.driver.remove([jid], time.time() + 60)
             elif what < 0.88:
-                banks.remove_older(
-                    ["jobs/minions", "jobs/loads", "jobs/published"], "jobs/returns", [jid], time.time() + 60
-                )
+                store.driver.remove([jid], time.time() + 60)
         for minion in (None, *minions[:8]):
             for jid, tally in store.driver.tallies(jids, minion).items():
                 if store.contains("jobs/loads", jid):
