@@ -174,6 +174,7 @@ class Turns:
         self._in_progress: dict[Live, None] = {}  # since progress was announced
         #: What is to be done once that is durable, in this order: effects of a batch, and futures.
         self._todo: list[tuple[Live, Sequence[facts.Effect], Any]] = []
+        self._answers: dict[str, bytes] = {}  # to requests, to be written with what has changed
         self._is_writing = self._is_due = self._is_over = False
         self.stands_still = False  # the disk did not take what has changed
 
@@ -196,9 +197,14 @@ class Turns:
             self._is_due = True
             self._ports.loop.call_later(_FLUSH, self._flush)
 
+    def answer(self, request_id: str, reply: bytes) -> None:
+        """Answer a request, together with all that batches have taken so far."""
+        self._answers[request_id] = reply
+        self.write()
+
     def write(self) -> None:
         """Write what has changed, and go on with what waits for that; also after the disk has failed."""
-        is_new = self._changed or self._todo or self._position() != self._written
+        is_new = self._changed or self._todo or self._answers or self._position() != self._written
         if is_new and not (self._is_writing or self._is_over):
             self._is_writing = True
             self._ports.loop.spawn_callback(self._write)
@@ -218,7 +224,7 @@ class Turns:
 
     async def _write(self) -> None:
         try:
-            while await self._write_once() and self._todo:
+            while await self._write_once() and (self._todo or self._answers):
                 pass
         finally:
             self._is_writing = False
@@ -226,11 +232,16 @@ class Turns:
     async def _write_once(self) -> bool:
         """Write what has changed so far, do what waited for that, and tell whether that was possible."""
         count, changes = len(self._todo), {live: change_of(live.batch, live.asks) for live in self._changed}
-        position = self._position()
+        position, answers = self._position(), self._answers
         self._changed.clear()
+        self._answers = {}
         try:
-            await self._ports.disk_worker.call(self._ports.store.write, list(changes.values()), count > 0, position)
+            is_urgent = bool(count or answers)
+            await self._ports.disk_worker.call(
+                self._ports.store.write, list(changes.values()), is_urgent, position, answers
+            )
         except Exception as exc:
+            self._answers = {**answers, **self._answers}
             for live, change in changes.items():
                 live.batch.touched.update(change.parts)
                 live.asks.update(change.asks)

@@ -51,6 +51,7 @@ class BatchShell:
         self._proof = Proof(ports.loop, ports.clock, ports.log(self, ports.store.cursor()), self)
         ports.questions.read_log = self._proof.read_on
         self._turns = Turns(ports, self._perform, lambda: self._proof.position)
+        ports.inbox.write = self._turns.answer
         self.history = History()
         control = {verb: functools.partial(self._control, verb) for verb in ("stop", "pause", "resume", "approve")}
         self.service = Service(ports.loop, ports.inbox, {"start": self._start_batch, **control})
@@ -172,7 +173,8 @@ class BatchShell:
         self.take_requests()
 
     # -- requests -----------------------------------------------------------------------------------------------------
-    # Each gives its batch a fact at once. It has been carried out when the fact is durable and a publish under way is over.
+    # Each gives its batch a fact at once. It is answered when a publish under way is over; answer and changes are written
+    # together.
 
     def _control(self, verb: str, request: Mapping[str, Any]) -> Any:
         user, kill = str(request.get("user", "")), bool(request.get("kill"))
@@ -184,10 +186,9 @@ class BatchShell:
             return bool(request.get("again")) and live is not None  # it was carried out before the engine ended
         log.info("Batch %s: %s by %s", live.jid, verb, user)
         live.step(fact)
-        return self._carried_out(live)
+        return self._when_quiet(live) if live.batch.is_publishing() else True
 
-    async def _carried_out(self, live: Live) -> bool:
-        await live.durable()
+    async def _when_quiet(self, live: Live) -> bool:
         await live.quiet()
         return True
 

@@ -18,12 +18,13 @@ from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import summary
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.ledger import batches
 from saltext.jobs.core.ledger.batches import Change, Kind
 from saltext.jobs.core.ledger.log import Position
+from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.site import site_of
 
 #: Seconds for which the rows of a batch that cannot be read are kept for inspection.
@@ -105,9 +106,25 @@ class BatchStore:
         """Return the jids of the batches of these kinds, oldest first. :raises OSError:"""
         return sorted(jid for kind in kinds for jid in batches.jids(self._tables, kind))
 
-    def write(self, changes: Sequence[Change], durable: bool = True, cursor: Position | None = None) -> None:
-        """Store what has changed, and up to which place the log was read; all of it or nothing. Blocks. :raises OSError:"""
-        batches.write(self._tables, changes, self._lease, durable, cursor)
+    def write(
+        self,
+        changes: Sequence[Change],
+        durable: bool = True,
+        cursor: Position | None = None,
+        answers: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """
+        Store what has changed, up to which place the log was read, and answers to requests; all of it or nothing. Blocks.
+
+        :raises OSError:
+        """
+
+        def work() -> None:
+            batches.write(self._tables, changes, durable=durable, cursor=cursor)
+            for request_id, reply in (answers or {}).items():
+                Requests(self._tables, BATCH_MANAGER).answer(request_id, reply)
+
+        self._tables.together(work, self._lease, durable)
 
     def cursor(self) -> Position | None:
         """Return up to which place of the log the open batches have taken it; None if that is not known, or none is open."""

@@ -41,8 +41,8 @@ class Batches(BatchStore):
         super().__init__(opts, lease)
         self._written = written
 
-    def write(self, changes, durable=True, cursor=None):
-        super().write(changes, durable, cursor)
+    def write(self, changes, durable=True, cursor=None, answers=None):
+        super().write(changes, durable, cursor, answers)
         for change in changes:
             self._written(change)
 

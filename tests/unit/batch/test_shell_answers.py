@@ -123,9 +123,9 @@ class Counting(BatchStore):
 
     rows = 0
 
-    def write(self, changes, durable=True, cursor=None):
+    def write(self, changes, durable=True, cursor=None, answers=None):
         self.rows += sum(1 + len(change.parts) for change in changes)
-        super().write(changes, durable, cursor)
+        super().write(changes, durable, cursor, answers)
 
 
 def test_a_flood_of_forged_signs_writes_next_to_nothing_down(tmp_path):
