@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from saltext.jobs.core.delivery.known import Evidence, Said
@@ -110,7 +109,7 @@ class Asked(Fact):
     """
 
     told: Mapping[Evidence, tuple[str, ...]]
-    said: Mapping[str, Said] = MappingProxyType({})
+    said: Mapping[str, Said] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
