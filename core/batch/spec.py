@@ -12,6 +12,11 @@ from typing import Any, ClassVar
 
 PRESENCE = ("ping", "none")
 OFFLINE = ("skip", "fail", "queue")
+#: Options of ``batch.start`` that a Spec keeps under their own names.
+OWN_NAMES = (
+    *("batch", "batch_wait", "max_failures", "timeout", "gather_job_timeout", "max_runtime", "start_at"),
+    *("window", "timezone", "by", "check_timeout", "presence", "offline", "ret"),
+)
 #: Least seconds for which freed slots are gathered into one publish.
 PUBLISH_WINDOW = 0.1
 

@@ -15,7 +15,7 @@ from saltext.jobs.core.batch.gates import HELD, PausedBy
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.member import KILLS, Outcome
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
-from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.spec import OWN_NAMES, Spec
 from saltext.jobs.core.display.command import HIDDEN, shown, words_of
 from saltext.jobs.core.display.moments import local, span
 from saltext.jobs.core.display.text import counted
@@ -24,11 +24,6 @@ from saltext.jobs.core.reasons import Reasons, text_of
 #: The ``driver`` of our batches.
 DRIVER = "engine"
 _ORDINALS = ("first", "second", "third")
-#: Options of ``batch.start`` that a Spec keeps under their own names.
-_KEPT = (
-    *("batch", "batch_wait", "max_failures", "timeout", "gather_job_timeout", "max_runtime", "start_at"),
-    *("window", "timezone", "by", "check_timeout", "presence", "offline", "ret"),
-)
 
 
 def counts(batch: Batch) -> dict[str, Any]:
@@ -128,7 +123,7 @@ def options_of(spec: Spec, is_seen: bool = True) -> dict[str, Any]:
     if is_seen:
         words, more = words_of(spec.check.get("arg") or (), spec.check.get("kwargs") or {}), shown(spec.options)
         check = check and " ".join((check, *words))
-    kept = {name: None if getattr(spec, name) == "" else getattr(spec, name) for name in _KEPT}
+    kept = {name: None if getattr(spec, name) == "" else getattr(spec, name) for name in OWN_NAMES}
     return {**kept, "check": check, "approve_by": list(spec.approve_by) or None, **more}
 
 

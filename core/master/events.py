@@ -157,7 +157,7 @@ def taken_over_tag(engine: str) -> str:
 
 
 def wake_tag(engine: str) -> str:
-    """Return the tag with which a runner wakes an engine. The event is empty: the request is a file."""
+    """Return the tag with which a runner wakes an engine. The event is empty: the request is a row."""
     return f"{OURS}{engine}/wake"
 
 
