@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.page import Page
 from saltext.jobs.core.display.text import counted
 
@@ -47,8 +48,9 @@ def _nested(data: Any, page: Page, indent: str) -> None:
 
 
 def _timed(name: str, value: Any, page: Page) -> Any:
-    """Return a time, which the name tells, as people read it."""
-    return page.when(value) if value and (name.endswith("_at") or name == "since") else value
+    """Return a time, which the name tells, as people read it; a word or a flag of that name is none."""
+    is_time = name.endswith("_at") or name in ("since", "started")
+    return page.when(value) if value and is_time and moments.seconds_of(value) is not None else value
 
 
 def _plain(value: Any) -> str:

@@ -94,6 +94,16 @@ def test_whatever_a_runner_returns_can_be_shown(data, width):
     assert all(width_of(line) <= width and line.isprintable() for line in made.text().split("\n"))
 
 
+def test_times_are_shown_as_dates_and_words_or_flags_of_the_same_name_as_they_are():
+    made = page(60)
+    facts.facts(
+        {"since": NOW - 60, "started": NOW - 60, "return": {"started": True, "since": "boot", "run_at": None}}, made
+    )
+    date = "2026-05-17 06:39:00 (1 min ago)"
+    shown = [f"since: {date}", f"started: {date}", "return:", "  started: True", "  since: boot", "  run_at: -"]
+    assert made.text().split("\n") == shown
+
+
 def test_very_many_facts_take_no_more_than_a_few_screens():
     made = page()
     facts.facts(
