@@ -84,9 +84,10 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
         if entry.state.value in states
     ]
     is_well = requests.is_running(__opts__, JOB_RETRY) and not requests.silent_for(__opts__, JOB_RETRY)
-    if found and not is_well:
+    if not is_well:
+        stands = "delivered" if found else "queued"
         runner.note(
-            globals(), "No job_retry engine answers, so nothing is delivered; salt-run jobs_doctor.run says why"
+            globals(), f"No job_retry engine answers, so nothing is {stands}; salt-run jobs_doctor.run says why"
         )
     return [row for _, row in sorted(found, key=lambda item: (item[0], item[1]["jid"], item[1]["minion"]))]
 
@@ -107,6 +108,7 @@ def show(minion: object, jid: object) -> dict[str, Any]:
         salt-run job_retry.show web1 20260516101112131415
     """
     from saltext.jobs.core.display.command import HIDDEN, shown
+    from saltext.jobs.core.ids import jid_time
     from saltext.jobs.core.master import caller
 
     who = _caller()
@@ -131,8 +133,10 @@ def show(minion: object, jid: object) -> dict[str, Any]:
         }
     done = _done(minion, jid)
     if done is None:
+        is_swapped = jid_time(minion) is not None and jid_time(jid) is None
         raise Refused(
             f"{minion} is not owed job {jid}, and has not got it from the queue; salt-run job_retry.list shows what is"
+            + ("; the minion is named first, then the jid" if is_swapped else "")
         )
     names = ("minion", "jid", "fun", "state", "attempts", "queued_at", "expires_at")
     last_sent_at, history = (

@@ -43,7 +43,7 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import RUNNERS, kind_of
 from saltext.jobs.core.grouping import parse_by
 from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.master.caller import Caller
+from saltext.jobs.core.master.caller import Caller, no_match
 from saltext.jobs.core.options import kinds
 from saltext.jobs.core.options.kinds import Kind
 from saltext.jobs.core.windows import find_zone, own_zone, parse_moment
@@ -296,7 +296,7 @@ def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
         raise Refused(f"The target {tgt!r} of type {tgt_type!r} can't be matched: {exc}") from exc
     found = tuple(minion for minion in matched if is_plain(minion))
     if not found:
-        raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
+        raise no_match(tgt, tgt_type)
     return found
 
 

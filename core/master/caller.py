@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -188,12 +189,19 @@ def ask(
     named_as = f"all that the target {tgt!r} of type {tgt_type!r} matches"
     require_right(opts, who, {"fun": fun, "arg": list(arg)}, matched or minion_keys(opts)[0], named_as)
     if not matched:
-        raise Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion")
+        raise no_match(tgt, tgt_type)
     try:
         with salt.client.get_local_client(mopts=dict(opts)) as client:
             return matched, client.cmd(matched, fun, list(arg), tgt_type="list", **options) or {}
     except salt.exceptions.SaltException as exc:
         raise Refused(f"The minions cannot be asked: {exc}") from exc
+
+
+def no_match(tgt: Any, tgt_type: str) -> Refused:
+    """Return what to raise when a target matches no minion."""
+    is_compound = tgt_type == "glob" and re.search(r"(^|[\s(])[A-Z]@|\s(and|or)\s|^not\s", str(tgt))
+    hint = "; a compound target needs tgt_type=compound" if is_compound else ""
+    return Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion{hint}")
 
 
 def require_no_peer(who: Caller, allowed: Iterable[str] = (), hint: str = "") -> None:
