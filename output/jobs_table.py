@@ -98,6 +98,7 @@ def _drawn(draw: Callable[[Any, Page], None], data: Any) -> str:
         time.time(),
         jid_tz=datetime.timezone.utc if __opts__.get("utc_jid") else None,
         colours=colours or bool(__opts__.get("force_color")),
+        chosen=bool(__opts__.get("arg")),
     )
     draw(data, page)
     if to_file:

@@ -84,7 +84,7 @@ _MINIONS = Table("minion", "minions", (), "state", (*BAD, "active", "pending", O
 def listed(found: Sequence[Row], page: Page) -> None:
     """Show ``batch.list`` and ``batch.list_active``."""
     if not found:
-        page.line("No batch matches.")
+        page.line("No batch matches." if page.chosen else "There is no batch.")
         page.next("batch.start TARGET FUNCTION", "batch.list")
         return
     page.line(_BATCHES.headline(found))
@@ -206,7 +206,12 @@ def _next(batch: Row) -> list[str]:
     if state in ("running", "stopping"):
         return [f"batch.watch {jid}", "batch.minions", *(("batch.pause", "batch.stop") if state == "running" else ())]
     if batch.get("failed") or batch.get("timed_out"):
-        return [f"batch.failures {jid}", "batch.retry", "batch.minions"]
+        # A plain retry leaves out those that the batch was not sent to.
+        return [
+            f"batch.failures {jid}",
+            "batch.retry which=all" if batch.get("pending") else "batch.retry",
+            "batch.minions",
+        ]
     owed = [f"job_retry.list jid={jid}", "batch.minions"] if batch.get("queued") else []
     return _again(batch) or owed or [f"jobs.lookup_jid {jid}", "batch.minions"]
 

@@ -93,6 +93,7 @@ class Page:
     :param tz: the zone in which times are shown; None for that of this machine.
     :param jid_tz: the zone in which jids are made; None likewise.
     :param colours: whether states are coloured.
+    :param chosen: whether the call had arguments, so that nothing found does not mean that there is nothing.
     """
 
     def __init__(
@@ -102,9 +103,10 @@ class Page:
         tz: datetime.tzinfo | None = None,
         jid_tz: datetime.tzinfo | None = None,
         colours: bool = False,
+        chosen: bool = False,
     ) -> None:
         self.width, self.now, self.tz = max(_NARROWEST, width), now, tz
-        self.jid_tz, self._colours = jid_tz, colours
+        self.jid_tz, self._colours, self.chosen = jid_tz, colours, chosen
         self._lines: list[str] = []
 
     def text(self) -> str:

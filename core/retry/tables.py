@@ -41,7 +41,8 @@ _ENTRIES = Table(
 def entries(found: Sequence[Row], page: Page) -> None:
     """Show ``job_retry.list``."""
     if not found:
-        page.line("There is no such entry. A missed job is queued when its time is up.")
+        nothing = "There is no such entry." if page.chosen else "No minion is owed a job."
+        page.line(f"{nothing} A missed job is queued when its time is up.")
         page.next("job_retry.stats", "job_retry.doctor")
         return
     page.line(_ENTRIES.headline(found))

@@ -31,8 +31,8 @@ def standing(**more):
     return {**found, **known, "engine": True, **more}
 
 
-def drawn(draw, data, width=80):
-    page = Page(width, NOW, datetime.timezone.utc)
+def drawn(draw, data, width=80, chosen=False):
+    page = Page(width, NOW, datetime.timezone.utc, chosen=chosen)
     draw(data, page)
     lines = page.text().split("\n")
     assert all(width_of(line) <= width and line.isprintable() for line in lines)
@@ -114,7 +114,8 @@ def test_a_list_says_what_each_batch_waits_for():
 
 
 def test_an_empty_list_of_batches_says_so():
-    assert drawn(tables.listed, [])[0] == "No batch matches."
+    assert drawn(tables.listed, [])[0] == "There is no batch."
+    assert drawn(tables.listed, [], chosen=True)[0] == "No batch matches."
 
 
 def test_a_highstate_is_distinguished_from_the_run_of_one_formula():
@@ -208,7 +209,8 @@ def test_each_thing_to_say_about_a_batch_is_a_line(more, told):
         ({"state": "paused", "paused_by": "window"}, f"batch.watch {JID} (or minions, stop)"),
         ({"state": "paused", "paused_by": "publish"}, f"batch.resume {JID} (or minions, stop)"),
         ({"state": "stopping"}, f"batch.watch {JID} (or minions)"),
-        ({"state": "halted"}, f"batch.failures {JID} (or retry, minions)"),
+        ({"state": "halted"}, f"batch.failures {JID} (or retry which=all, minions)"),
+        ({"state": "complete", "pending": 0}, f"batch.failures {JID} (or retry, minions)"),
         ({"state": "complete", "failed": 0, "pending": 0}, f"batch.retry {JID} which=offline (or minions)"),
         (
             {"state": "complete", "failed": 0, "pending": 0, "offline": 0, "queued": 4},

@@ -67,9 +67,10 @@ def test_different_reasons_are_counted():
 
 def test_an_empty_queue_says_so():
     assert drawn(tables.entries, []) == [
-        "There is no such entry. A missed job is queued when its time is up.",
+        "No minion is owed a job. A missed job is queued when its time is up.",
         "Next: salt-run job_retry.stats (or doctor)",
     ]
+    assert drawn(tables.entries, [], chosen=True)[0].startswith("There is no such entry.")
 
 
 @pytest.mark.parametrize("state", [state.value for state in State])
