@@ -23,7 +23,7 @@ export class Followed {
     this.#heard = null;
     this.read = true;
     this.put(found, now);
-    return heard.map((event) => this.follow(event, now)).some(Boolean);
+    return heard.map(([event, at]) => this.follow(event, at)).some(Boolean);
   }
 
   /** A read has failed. */
@@ -36,7 +36,7 @@ export class Followed {
    * @returns {boolean} whether to read again
    */
   hear(event, now) {
-    this.#heard?.push(event);
+    this.#heard?.push([event, now]);
     return this.follow(event, now);
   }
 }
