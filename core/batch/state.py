@@ -136,7 +136,7 @@ class BatchState(Roster):
 
     def _sending_due(self) -> Iterator[float | None]:
         """
-        Yield the times at which the batch may go on, in the order of ``machine._go_on``, up to the first gate that is
+        Yield the times at which the batch may go on, in the order of ``sending.go_on``, up to the first gate that is
         shut. A time behind that gate would change nothing, and once passed it would stay due for ever.
         """
         if self.halted or self.paused:

@@ -1,8 +1,8 @@
 """
 What is known of one job on one minion, and what follows from that. Pure: stdlib only.
 
-``Delivery`` is the base of what a wing keeps for each minion: a batch's flight, an entry of the retry queue. The wing tells
-it what becomes known, and nothing else sets its fields:
+``Delivery`` is the base of what a wing keeps for each minion: a member of a batch, an entry of the queue. The wing tells it
+what becomes known, and nothing else sets its fields:
 
 * ``publish`` before a publish, ``ask`` before a question;
 * ``take`` for each piece of evidence: outcomes of the publish, looks at the job cache, answers, starts that were heard;

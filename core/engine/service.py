@@ -62,7 +62,7 @@ class Service:
                 self._reply(self._inbox.answer, request_id, value)
 
     def sweep(self, now: float) -> None:
-        """Remove old answers, and old requests that were set aside; ``now`` is Unix time by the file system's clock."""
+        """Remove answers that nobody has fetched for long; ``now`` is Unix time."""
         self._inbox.sweep(now)
 
     def _verb(self, request: Mapping[str, Any]) -> Verb:

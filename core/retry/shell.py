@@ -267,7 +267,7 @@ class RetryShell:
     def on_read(self) -> None:
         """
         The log was read to its end: jobs that are not known by now are not this master's. As long as there is no log, the
-        checkpoint stays: what is published meanwhile is searched for once there is one.
+        cursor stays: what is published meanwhile is searched for once there is one.
         """
         if self._proof.reads_log:
             self._read_at = self._ports.clock.now()
