@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ledger import log
 from saltext.jobs.core.ledger.tables import Tables
-from saltext.jobs.core.log.records import Published
+from saltext.jobs.core.log.records import JOB_CACHE, Published
 from saltext.jobs.core.master.job_cache import OURS
 
 
@@ -71,3 +71,12 @@ class Returns:
         except OSError as exc:
             raise JobCacheError(f"The log cannot be read: {exc}") from exc
         return [*self._cache.publishes(jid), *found]
+
+    def untold(self, jid: str, place: int) -> list[Published]:
+        """Return those publishes of a job that the log does not tell after a place. :raises JobCacheError: as ``of``."""
+        found = self.publishes(jid)
+        try:
+            before = log.publishes(self._tables, jid, place)
+        except OSError as exc:
+            raise JobCacheError(f"The log cannot be read: {exc}") from exc
+        return before if sum(row.origin != JOB_CACHE for row in found) > len(before) else found

@@ -8,6 +8,7 @@ noted as a gap, and the reader reports it once, so that the engine reads the job
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -132,10 +133,10 @@ def writers(tables: Tables) -> frozenset[str]:
     return frozenset(str(row[0]) for row in tables.read(f"SELECT id FROM {MASTERS}"))
 
 
-def publishes(tables: Tables, jid: str) -> list[records.Published]:
-    """Return the publishes of a job, in order. :raises OSError:"""
-    found = _entries(tables, _PUBLISHES, (jid,))
-    return [entry.record for entry in found if isinstance(entry.record, records.Published)]
+def publishes(tables: Tables, jid: str, until: float = math.inf) -> list[records.Published]:
+    """Return the publishes of a job up to a place in the log, in order. :raises OSError:"""
+    found = [entry.record for entry in _entries(tables, _PUBLISHES, (jid,)) if entry.place <= until]
+    return [record for record in found if isinstance(record, records.Published)]
 
 
 def returns(tables: Tables, jid: str, minions: Collection[str]) -> dict[str, records.Returned]:
@@ -261,6 +262,8 @@ class Reader:
         self._gap = ""
         #: Whether the log was reached.
         self.there = False
+        #: The end at which reading began, for want of a position.
+        self.began: Position | None = None
         #: The place before which everything has been read; until the log was reached, the given one, if any.
         self.position = position
         with contextlib.suppress(OSError):
@@ -309,4 +312,5 @@ class Reader:
                 why = "a record could not be written"
         self.there, self._gap = True, why or self._gap
         self.position = Position(now.name, start, now.gaps, boot)
+        self.began = self.position if at is None else self.began
         return at is None or start != at.offset

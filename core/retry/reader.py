@@ -174,15 +174,13 @@ def of_record(record: Record) -> Iterable[Published | Kill]:
     return ()
 
 
-def untold(cache: JobCache, returns: Returns, since: float, logged: bool) -> list[Record]:
+def untold(cache: JobCache, returns: Returns, since: float, place: int) -> list[Record]:
     """
-    Return the publishes since a time of which the log tells nothing any more, the oldest first. Blocks.
+    Return the publishes since a time that the log does not tell after a place, the oldest first. Blocks.
 
-    :param logged: whether that includes those that are in the log.
     :raises JobCacheError: when that cannot be told now.
     """
-    found = [returns.publishes(jid) for jid in cache.published_since(since)]
-    rows = (row for rows in found if logged or all(row.origin == JOB_CACHE for row in rows) for row in rows)
+    rows = (row for jid in cache.published_since(since) for row in returns.untold(jid, place))
     return sorted((row for row in rows if row.at >= since), key=lambda row: row.at)
 
 

@@ -21,6 +21,7 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.proof import POLL, Proof
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, NotYet
+from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
@@ -87,8 +88,8 @@ class RetryShell:
         found, now = ports.store.cursor(), ports.clock.now()
         #: The last one that was written, or will be. Without one it is now: nothing is missed from now on.
         self._cursor = found._replace(at=min(found.at, now)) if found else Cursor(now, search=now)
-        tail = ports.log(self._cursor.position)
-        self._proof = Proof(loop, ports.clock, tail, self, poll)
+        self._tail = ports.log(self._cursor.position)
+        self._proof = Proof(loop, ports.clock, self._tail, self, poll)
         ports.questions.read_log = self._proof.read_on
         self._read_at = -math.inf  # when the log was last read to its end
         self._searches: list[float] = []  # the times since which searches of the job cache look for publishes
@@ -146,8 +147,7 @@ class RetryShell:
         if gap:
             log.info("The job cache is searched for jobs, since the log may lack some: %s", gap)
             since = min(before.at, before.search, self._ports.clock.now() - MARGIN)
-            # Then the log was, or is, read from its end.
-            await self._search(since, logged=before.position is None or before.search < math.inf)
+            await self._search(since)
         self._is_searched = True
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
@@ -373,17 +373,24 @@ class RetryShell:
     def _newer_cursor(self) -> Cursor:
         """Return how far the log is read, by what the queue holds now."""
         at = self._read_at - MARGIN if self._read_at > -math.inf else self._cursor.at
-        self._cursor = Cursor(at, self._proof.position, min(self._searches, default=math.inf))
+        self._cursor = Cursor(at, self._proof.position, min(self._searches, default=math.inf), self._began)
         return self._cursor
 
-    async def _search(self, since: float, logged: bool = False) -> None:
+    @property
+    def _began(self) -> Position | None:
+        """The end of the log at which reading began, until what was published before it has been searched for."""
+        return None if self._is_searched else self._tail.began or self._cursor.began
+
+    async def _search(self, since: float) -> None:
         """Take the publishes since a time that the log does not tell of. Until that is done, the next engine must do it."""
         self._searches.append(since)
         self.writer.when_durable(lambda: None)  # from now on the place in the log counts
         while True:
             await self._proof.read_on()  # what the log has came first
+            began, now = self._began, self._proof.position
+            place = began.offset if began and now and began.log == now.log else 0  # another log is read as a whole
             try:
-                found = await self._cache_worker.call(untold, self._ports.cache, self._ports.returns, since, logged)
+                found = await self._cache_worker.call(untold, self._ports.cache, self._ports.returns, since, place)
                 break
             except JobCacheError as exc:
                 log.warning("The job cache cannot be used now, and is tried again: %s", exc)

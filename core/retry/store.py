@@ -58,22 +58,25 @@ class Cursor(NamedTuple):
     """
     ``at``: Unix time in seconds; all that was published before is settled, or in the queue. ``position``: the same as a
     place in the log; None if the log was not reached yet. ``search``: Unix time from which the job cache still had to be
-    searched for jobs that the log lacks; infinite if no search was under way.
+    searched for jobs that the log lacks; infinite if no search was under way. ``began``: the end of the log at which reading
+    began, as long as what was published before it had to be searched for, too.
     """
 
     at: float
     position: Position | None = None
     search: float = math.inf
+    began: Position | None = None
 
     def as_record(self) -> dict[str, Any]:
-        position = self.position and self.position._asdict()
-        return {"at": self.at, "position": position, "search": self.search}
+        position, began = (place and place._asdict() for place in (self.position, self.began))
+        return {"at": self.at, "position": position, "search": self.search, "began": began}
 
     @classmethod
     def from_record(cls, record: Any) -> Cursor:
         """Return the cursor of a stored record. :raises ValueError, KeyError, TypeError: when it describes none."""
-        position = record["position"] and Position.from_record(record["position"])
-        return cls(float(record["at"]), position, float(record["search"]))
+        places = record["position"], record.get("began")
+        position, began = (place and Position.from_record(place) for place in places)
+        return cls(float(record["at"]), position, float(record["search"]), began)
 
 
 class RetryStore:
