@@ -19,6 +19,8 @@ from saltext.jobs.core.users import Identity
 
 #: Seconds before keys that were not found are looked for again: as a rule, and if one of those minions seems to be there.
 _KEYS_AGAIN, _KEYS_SOON = 30.0, 0.5
+#: Seconds by which the clock of a runner may be ahead.
+_AHEAD = 1.0
 
 
 class Owing:
@@ -49,8 +51,8 @@ class Owing:
         :param asker: the operator, whose rights count as well as those of the job's publisher.
         :param wanted_at: Unix time since when the operator wants it. Later kills cancel it.
         """
-        now, count = self._queue.now, 0
-        ends_at = now + self._queue.ttl_of(job)
+        wanted_at, count = self._dated(wanted_at), 0
+        ends_at = self._queue.now + self._queue.ttl_of(job)
         job = self._queue.jobs.get(job.jid, job)
         for minion in dict.fromkeys(minions):
             entry = self._queue.entry(minion, job.jid)
@@ -62,11 +64,11 @@ class Owing:
                 self._queue.renew(entry, ends_at, reason)
             else:
                 # Kills from before the request may be taken later.
-                entry.wanted_at = max(entry.wanted_at, min(wanted_at, now))
+                entry.wanted_at = max(entry.wanted_at, wanted_at)
                 self._queue.touch(entry)
                 entry = None
             if entry is not None:
-                entry.named, entry.asker, entry.wanted_at = named, asker, min(wanted_at, now)
+                entry.named, entry.asker, entry.wanted_at = named, asker, wanted_at
                 count += 1
             if minion in self._queue.backlogs:
                 self._turns.ping((minion,))
@@ -92,15 +94,23 @@ class Owing:
         wanted_at: float = math.inf,
     ) -> int:
         """Make held and dead entries pending again. ``wanted_at`` as above. Returns how many."""
-
+        wanted_at = self._dated(wanted_at)
         there = [entry for entry in self._queue.of(minion, jid) if entry.state in (State.HELD, State.DEAD)]
         there = [entry for entry in there if not self._was_killed(entry.minion, entry.jid, wanted_at)]
         for entry in there:
             ends_at = self._queue.now + self._queue.ttl_of(self._queue.jobs[entry.jid])
-            entry.asker, entry.wanted_at = asker or entry.asker, min(wanted_at, self._queue.now)
+            entry.asker, entry.wanted_at = asker or entry.asker, wanted_at
             self._queue.renew(entry, ends_at, "an operator wants it tried again")
             self._turns.ping((entry.minion,))
         return len(there)
+
+    def _dated(self, wanted_at: float) -> float:
+        """
+        Return when an operator wanted something; infinity stands for now. If the clock was set back since, that is not
+        known, and each kill counts as later.
+        """
+        now = self._queue.now
+        return min(wanted_at, now) if wanted_at <= now + _AHEAD or wanted_at == math.inf else 0.0
 
     def _was_killed(self, minion: str, jid: str, wanted_at: float) -> bool:
         """Tell whether a job was killed on a minion after an operator wanted it there; then its entry is cancelled."""

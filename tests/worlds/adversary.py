@@ -16,6 +16,7 @@ import zoneinfo
 
 from saltext.jobs.core.delivery.known import Evidence
 from saltext.jobs.core.delivery.steps import Step
+from saltext.jobs.core.engine.requests import asked_at
 from saltext.jobs.core.errors import PublishFailed, SiteAway
 from saltext.jobs.core.log import records
 from saltext.jobs.core.master import events
@@ -897,7 +898,9 @@ class Clocks(CutOff):
         self.dated = {}
         self.unlogged = set()  # jids whose publish or kill is in no log
         self.last_set, self.was_ahead = -math.inf, 0.0  # when the clock was set last, and how far it was ahead before
-        self.asked_for = set()  # (minion, jid) that an operator has ever wanted
+        self.made_at = {}  # what the clock showed when a request was made -> when that was
+        self.asked_for = {}  # (minion, jid) that an operator has ever wanted -> what the clock showed then
+        self.shown_at_kill = {}  # (minion, jid) -> what the clock showed when it was last killed
         super().__init__(seed)
 
     def do_clock(self):
@@ -920,10 +923,16 @@ class Clocks(CutOff):
         return super()._shown() + before
 
     def _is_wanted(self, keys, wanted_at, again=ENDED):
-        """If the clock was set after a kill, the engine may order the kill and the request either way."""
-        self.asked_for |= keys
-        unsure = {key for key in keys if self._was_set_after_kill(key)}
-        super()._is_wanted(keys - unsure, wanted_at, again)
+        """
+        If the clock was set after a kill, or back between a request and a kill, the engine may order these either way. It
+        must notice a request that is dated in the future.
+        """
+        made_at = self.made_at.get(wanted_at, wanted_at)
+        shown = wanted_at if wanted_at <= self.wall() + 1.0 else -math.inf
+        self.asked_for.update((key, max(shown, self.asked_for.get(key, shown))) for key in keys)
+        is_late = {key for key in keys if self.last_kill.get(key, -math.inf) >= made_at and self._seems_older(key)}
+        unsure = is_late | {key for key in keys if self._was_set_after_kill(key)}
+        super()._is_wanted(keys - unsure, made_at, again)
         super()._is_wanted(unsure, math.inf, again)
         self.gone |= unsure
         for key in unsure:
@@ -931,6 +940,19 @@ class Clocks(CutOff):
 
     def _was_set_after_kill(self, key):
         return self.last_kill.get(key, math.inf) <= self.last_set
+
+    def _seems_older(self, key):
+        """Whether the clock showed an earlier time at a kill than at a request."""
+        return self.shown_at_kill.get(key, math.inf) <= self.asked_for.get(key, -math.inf)
+
+    def _is_killed(self, name, jid):
+        self.shown_at_kill[name, jid] = self.wall()
+        super()._is_killed(name, jid)
+
+    def leave(self, engine, request):
+        number = super().leave(engine, request)
+        self.made_at[asked_at(number)] = self.now
+        return number
 
     def take_load(self, load, names, origin="", ends=(), **options):
         for jid in ends or (load["jid"],):
@@ -950,7 +972,8 @@ class Clocks(CutOff):
     def wants_publish(self, jid, names):
         for key in ((name, jid) for name in names):
             # An engine that starts after that may take the kill for older than a request before it.
-            if self._may_be_missed(jid) or (key in self.asked_for and self._was_set_after_kill(key)):
+            is_asked_for = key in self.asked_for and (self._was_set_after_kill(key) or self._seems_older(key))
+            if self._may_be_missed(jid) or is_asked_for:
                 self.killed_at.pop(key, None)
         super().wants_publish(jid, names)
 

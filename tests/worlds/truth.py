@@ -79,6 +79,8 @@ class Truth:
 
     def is_over(self, key):
         """Whether an operator killed or cancelled it after it was last wanted."""
+        if self.wanted_at[key] <= self.stopped_all.get(key[0], -math.inf):
+            return True  # even if a request from before that was carried out later
         return max(self.killed.get(key, -1), self._cancelled_at(key)) > self.wanted[key]
 
     def why_wrong(self, world, key, kind, reason):
