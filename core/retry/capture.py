@@ -311,6 +311,9 @@ class Capture:
         entry = self._queue.add(job, minion, reason, expires_at)
         if entry is None:
             return None
+        if (watched := self.jobs.get(job.jid)) is not None and minion in watched.settled:
+            watched.settled.discard(minion)  # else the next engine would take the entry for one that was removed
+            self._changed(job.jid)
         if state is State.RUNNING:
             self._queue.move(entry, state, reason)
         elif state is not State.PENDING:

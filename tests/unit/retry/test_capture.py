@@ -96,3 +96,48 @@ def test_a_job_whose_target_cannot_be_narrowed_is_dead_with_the_reason():
     entry = world.machine.entry("b", "j1")
     assert entry.state is State.DEAD
     assert "has a blank, which a compound target cannot have" in entry.reason
+
+
+def test_an_entry_that_an_operator_has_queued_again_after_a_purge_is_still_there_after_a_restart():
+    world = World()
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run(30)
+    world.request("cancel", minion=None, jid="j1")
+    world.request("purge", states=["cancelled"])
+    world.enqueue("j1", ["b"])
+    world.run(30)
+    world.restart()
+    world.run(30)
+    assert world.state("b", "j1") is State.PENDING
+
+
+def test_a_search_after_a_gap_that_the_next_engine_repeats_does_not_tell_again_what_the_log_has_told():
+    world = World()
+    world.publish("j1", targets=("b",))
+    world.run(15)
+    told = []
+    world.takes = told.append
+    world.cache_up = False
+    world.reboot(1000)
+    for _ in range(2):
+        world.restart()
+        world.run(10)
+    world.cache_up = True
+    world.run(60)
+    assert facts.Gap() in told
+    assert not [fact for fact in told if isinstance(fact, facts.Published)]
+
+
+def test_a_kill_ends_what_was_requested_before_the_clock_was_set_back():
+    world = World()
+    world.stop("b")
+    world.publish("j1", targets=("b",))
+    world.run(30)
+    world.crash()
+    world.enqueue("j1", ["b"])
+    world.clock_ahead = -3600.0
+    world.kill("j1", targets=("b",))
+    world.boot()
+    world.run(30)
+    assert world.state("b", "j1") is State.CANCELLED
