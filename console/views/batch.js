@@ -172,7 +172,7 @@ export class BatchView {
 
   /** At most once a second: there may be thousands of events a second. */
   drawTimeline(batch, now) {
-    const about = `${word(batch)} ${done(batch)}`;
+    const about = `${word(batch)} ${done(batch)} ${this.readAt}`; // a read knows the times better than the events do
     if (this.drawn === about && (isOver(batch) || now - this.drawnAt < 1)) return;
     if (now - this.drawnAt < 1) {
       this.later ??= setTimeout(() => { this.later = null; this.app.draw(); }, 1000);

@@ -555,6 +555,17 @@ def test_a_minion_of_the_timeline_or_the_list_opens_its_output_and_nothing_lags_
     assert page.chrome.execute_script("return document.querySelector('.output').hidden")
 
 
+def test_the_timeline_of_a_batch_that_has_ended_takes_the_times_of_the_last_read(page, api):
+    records = minions_of({"a": "completed"})
+    ended = summary(completed=1, state="complete", success=True)
+    has_batch(api, ended, records)
+    page.enter(api.login(), f"batches/{JID}")
+    page.wait_text("15 s", ".slowest")
+    records["a"]["started"] -= 60
+    api.fire(*told(ended, "complete", success=True))
+    page.wait_text("1 min 15 s", ".slowest")
+
+
 def test_a_job_is_shown_with_its_arguments_as_runners_mask_them(page, api):
     words = ["nginx", "password=********"]
     given = ["nginx", {"__kwarg__": True, "password": "********"}]
