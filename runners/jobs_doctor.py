@@ -8,6 +8,8 @@ See in one place what does not work in this extension, before anything else.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -57,8 +59,8 @@ def run() -> dict[str, Any]:
 
     _require_no_peer()
     parts, found = dict[str, str](), dict[str, str]()
-    for misspelt in _misspelt(__opts__):
-        found.setdefault(misspelt, misspelt)
+    for finding in (*_misspelt(__opts__), *_left_behind(__opts__)):
+        found.setdefault(finding, finding)
     for part in (_JOB_CACHE, *_ENGINES):
         configured, work = _is_configured(part), _open_work(part)
         if not configured and not work:
@@ -112,6 +114,22 @@ def _open_work(part: str) -> str:
     except Exception as exc:  # then it is not known that there is none
         return f"what is left to do is not known ({exc})"
     return ""
+
+
+def _left_behind(opts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence if batches are open in the file that was used before `cache:` became sqlite, or was sqlite."""
+    from saltext.jobs.core.batch.store import BatchStore
+    from saltext.jobs.core.ledger.batches import Kind
+    from saltext.jobs.core.site import site_of
+
+    before = "localfs" if opts.get("cache") == "sqlite" else "sqlite"
+    other = {**opts, "cache": before}
+    with contextlib.suppress(Exception):  # a file that cannot be read has no batch that could go on
+        place = site_of(other).tables.place
+        count = len(BatchStore(other).jids(Kind.OPEN)) if os.path.exists(place) else 0
+        if count and not opts.get("saltext_jobs_site"):
+            told = f"batches that have not ended: {count} in {place}, which is not used any more"
+            yield f"{told}: set `cache:` back until they have ended"
 
 
 def _misspelt(opts: Mapping[str, Any]) -> Iterator[str]:
