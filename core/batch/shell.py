@@ -243,7 +243,7 @@ class BatchShell:
     def _maintain(self) -> None:
         """Do the regular work. A step that fails is repeated next time, and does not stop the others."""
         self._timer = self._ports.loop.call_later(self._interval, self._maintain)
-        if self.live:
+        if self.live or self._turns.stands_still:  # an answer may wait although no batch is open
             self._turns.write()
         self.take_requests()
         for live in list(self.live.values()):

@@ -7,6 +7,7 @@ import pytest
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.gates import FRESH
 from saltext.jobs.core.batch.member import KILLS
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import summary
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 from tests.unit.batch.test_shell_rollout import ANNA, APPROVE, FUNCTION, HOUR
@@ -179,3 +180,21 @@ def test_the_rights_are_looked_up_before_anything_is_pinged_and_again_before_a_r
         bench.permission.lost.clear()
         bench.reply("resume", user="bert")
         assert bench.end().success
+
+
+def test_an_answer_that_could_not_be_written_is_written_later_though_no_batch_is_open(tmp_path):
+    class Full(BatchStore):
+        has_room, answered = False, {}
+
+        def write(self, changes, durable=True, cursor=None, answers=None):
+            if not self.has_room:
+                raise OSError("No space left on device")
+            self.answered.update(answers or {})
+
+    with ShellBench(tmp_path, "a", store=Full) as bench:
+        bench.run(1)
+        bench.inbox.write("a request", b"no")
+        bench.run(10)
+        bench.store.has_room = True
+        bench.run(10)
+        assert bench.store.answered == {"a request": b"no"}
