@@ -24,10 +24,9 @@ import benchmarks
 from benchmarks.batch_ports import ports_of, spec_of
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import BatchShell
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.log.records import return_of
-from saltext.jobs.core.master import events
 from saltext.jobs.core.options.engines import BatchSettings
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.store import store_of
@@ -220,20 +219,19 @@ class Master:
         pass
 
 
-class Inbox(requests.Inbox):
+class Inbox(Service):
     """Holds the requests of the benchmark."""
 
     waiting, unanswered = (), 0
 
-    def take(self):
+    def taken(self):
         waiting, self.waiting = self.waiting, ()
         return iter(waiting)
 
-    def answer(self, request_id, value):
+    def reply(self, request_id, reply):
+        if "error" in reply:
+            raise RuntimeError(reply["error"])
         self.unanswered -= 1
-
-    def refuse(self, request_id, message):
-        raise RuntimeError(message)
 
 
 class Ours:
@@ -246,8 +244,9 @@ class Ours:
         if logged:
             log_returns(opts, [return_event("20260101000000000000", "first")])
         self.loop = compat.new_loop()
-        self.master, self.bus, self.inbox = Master(), Bus(), Inbox(opts, BATCH_MANAGER)
-        ports = ports_of(opts, self.loop, bus=self.bus, publisher=self.master, inbox=self.inbox, logged=logged)
+        self.master, self.bus = Master(), Bus()
+        self.inbox = Inbox(opts, BATCH_MANAGER, self.loop)
+        ports = ports_of(opts, self.loop, bus=self.bus, publisher=self.master, service=self.inbox, logged=logged)
         self.shell = BatchShell(ports, BatchSettings())
         self.shell.start()
 
@@ -262,7 +261,7 @@ class Ours:
         spec = spec_of(jid, minions, size, presence="none", timeout=3600.0)
         self.inbox.waiting = [("bench", {"do": "start", "spec": spec.as_dict()})]
         self.inbox.unanswered = 1
-        self.shell.handle(events.wake_tag(BATCH_MANAGER), {})
+        self.inbox.take()
         self.settle()
 
     def settle(self):
@@ -271,7 +270,7 @@ class Ours:
         async def until_published():
             while self.inbox.unanswered:
                 await compat.sleep(0.005)
-            while any(live.batch.is_publishing() or live.batch.pace.publish_at for live in self.shell.live.values()):
+            while any(live.batch.publishing or live.batch.goes_on_at for live in self.shell.live.values()):
                 await compat.sleep(0.005)
 
         self.loop.run_sync(until_published)

@@ -24,6 +24,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.options.engines import BatchSettings
@@ -103,8 +104,8 @@ def measure(count: int, size: int):
             spent_on_storing += time.process_time() - before
 
         master = Master(ours, minions, store)
-        bus, inbox = Bus(opts, loop, BATCH_MANAGER), requests.Inbox(opts, BATCH_MANAGER)
-        ports = ports_of(opts, loop, bus=bus, publisher=master, inbox=inbox)
+        bus = Bus(opts, loop, BATCH_MANAGER)
+        ports = ports_of(opts, loop, bus=bus, publisher=master, service=Service(opts, BATCH_MANAGER, loop))
         shell = BatchShell(ports, BatchSettings(), interval=0.5)
 
         async def run():

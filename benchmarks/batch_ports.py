@@ -1,6 +1,6 @@
 """
 Shared by benchmarks of the batch engine: a batch, and the ports of an engine. All ports are real except the bus, the
-publisher and the inbox, which the caller passes.
+publisher and the service, which the caller passes.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def spec_of(jid, minions, size, **more) -> Spec:
     )
 
 
-def ports_of(opts, loop, *, bus, publisher, inbox, logged=True) -> Ports:
+def ports_of(opts, loop, *, bus, publisher, service, logged=True) -> Ports:
     """The ports of an engine, on a master that keeps a log, or on one whose job cache keeps none."""
     cache, worker, site = Cache(opts), Worker(loop), site_of(opts)
     questions = Questions(loop, publisher)
 
-    def log_for(follower, cursor):
+    def log_for(follower):
         if not logged:
             Feeder(loop, bus, cache, worker, site.log_writer(), follower, questions.wants, "")
-        return site.log(cursor)
+        return site.log()
 
     return Ports(
         loop=loop,
@@ -67,7 +67,7 @@ def ports_of(opts, loop, *, bus, publisher, inbox, logged=True) -> Ports:
         returns=Returns(site.tables, cache, is_fed=not logged),
         log=log_for,
         store=BatchStore(opts),
-        inbox=inbox,
+        service=service,
         cache_worker=worker,
         disk_worker=Worker(loop),
         runner=_no_runner,

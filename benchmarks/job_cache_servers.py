@@ -36,7 +36,7 @@ from saltext.jobs.core.store.store import store_of
 from tests.functional.cache_servers import etcd_server, free_port, mysql_server, postgresql_server, redis_server
 from tests.postgresql import PostgreSQL
 
-COLUMNS = ("local", "localfs", "sqlite", "mmap_cache", "redis", "etcd", "mysql", "postgresql", "pgjsonb")
+COLUMNS = ("local", "localfs", "sqlite", "redis", "etcd", "mysql", "postgresql", "pgjsonb")
 SERVERS = {"redis": redis_server, "etcd": etcd_server, "mysql": mysql_server}
 WIDE = 1000
 LOOKUPS = 3  # by the runner, which loads all modules each time
@@ -104,8 +104,8 @@ class Column:
         returner = "salt_cache"
         if name in ("local", "pgjsonb"):
             returner = {"local": "local_cache"}.get(name, name)
-        if name in ("sqlite", "mmap_cache"):
-            more = {"cache": name, "mmap_cache_size": 20_000}
+        if name == "sqlite":
+            more = {"cache": name}
         if name == "pgjsonb":
             self._server = PostgreSQL("fsync=off")
             self.relay = Relay(self._server.port)

@@ -24,7 +24,6 @@ import random
 import shutil
 import sqlite3
 import tempfile
-import threading
 import time
 
 import salt.payload
@@ -209,7 +208,7 @@ def removal(column, size, folder, own, module, file_returns):
         found["removal of a job of ten returns"] = cpu(module.clean_old_jobs) / count
         return found
     with writer_beside(own) as waited:
-        spent, held = transactions_of(module.clean_old_jobs)
+        spent, held = transactions_of(module.clean_old_jobs, store_of(own).file.tables.database)
         waits = waited()
     found["removal of a job of ten returns"] = spent / count
     found["longest transaction of the removal"] = max(taken for taken, _ in held) * 1000
@@ -224,10 +223,10 @@ def removal(column, size, folder, own, module, file_returns):
     return found
 
 
-def transactions_of(call):
+def transactions_of(call, database):
     """
-    Return the ms of CPU of a call and, for each of its transactions, for how many seconds of CPU it held the file, at
-    most, and when it ended.
+    Return the ms of CPU of a call and, for each of its transactions in a database, for how many seconds of CPU it held the
+    file, at most, and when it ended.
     """
     held, began = [], []
 
@@ -241,15 +240,13 @@ def transactions_of(call):
                 elif statement == "COMMIT" and began:
                     held.append((time.thread_time() - began.pop(), time.monotonic()))
 
-    connect, spent = sqlite3.connect, []
+    connect = sqlite3.connect
+    database.close()  # so that the call opens it
     sqlite3.connect = functools.partial(connect, factory=Timed)
-    try:  # a thread has a connection of its own
-        thread = threading.Thread(target=lambda: spent.append(cpu(call)))
-        thread.start()
-        thread.join()
+    try:
+        return cpu(call), held
     finally:
         sqlite3.connect = connect
-    return spent[0], held
 
 
 @contextlib.contextmanager

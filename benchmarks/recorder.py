@@ -29,11 +29,11 @@ import salt.utils.job
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.ledger import outbox
+from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.recorder.consumer import Consumer
-from saltext.jobs.core.recorder.reading import Reading, reader_of
+from saltext.jobs.core.recorder.reading import outbox_of
 from saltext.jobs.core.recorder.recipients import ToReturner
 from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.site import site_of
@@ -45,8 +45,6 @@ RATE = 200
 
 class FreeReturner:
     """A returner that takes everything at no cost, or is down."""
-
-    takes_many = False
 
     def __init__(self):
         self.is_down = False
@@ -80,9 +78,10 @@ class Rig:
         self.returner = FreeReturner() if name == "none" else ReturnerModule(self.opts, name)
         tables, recipient = site_of(self.opts).tables, ToReturner(self.returner, self.opts, settings)
         tables.open()
-        outbox.keep(tables, reader_of(name), {}, outbox.Place(0, tables.gaps()))  # a new one would begin at the end
-        reading = Reading(name, recipient, tables)
-        self.consumer = Consumer(self.loop, Clock(), name, recipient, tables, reading=reading)
+        begin = Position(tables.name(), 0, tables.gaps(), tables.boot())  # a new one would begin at the end
+        outbox = outbox_of(tables, name)
+        outbox.keep({}, begin)
+        self.consumer = Consumer(self.loop, Clock(), name, recipient, outbox)
         self._salt_cache = salt.loader.returners(self.opts, {})
 
     def fill(self, count):

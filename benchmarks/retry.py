@@ -159,15 +159,18 @@ class Bus:
     """Takes what the fleet fires; what the engine announces is packed, as firing it does."""
 
     def __init__(self, loop, opts):
-        self.loop, self.opts, self.listener, self.stream = loop, opts, None, None
+        self.loop, self.opts, self.listeners, self.stream = loop, opts, [], None
         self.announced = 0
         self.done_at = {}
 
     def listen(self, listener, on_ready):
-        self.listener = listener
+        self.tell_too(listener)
         if os.path.exists(f"{self.opts['sock_dir']}/master_event_pub.ipc"):
             self.stream = Stream(self.loop, self.opts, self.receive, lambda: None)
         self.loop.add_callback(on_ready)
+
+    def tell_too(self, listener):
+        self.listeners.append(listener)
 
     def close(self):
         if self.stream is not None:
@@ -182,8 +185,10 @@ class Bus:
     def receive(self, raw):
         end = raw.find(b"\n\n")
         tag = raw[:end].decode("utf-8", "replace")
-        if self.listener.wants(tag):
-            self.listener.handle(tag, salt.payload.loads(raw[end + 2 :], encoding="utf-8"))
+        if wanted := [listener for listener in self.listeners if listener.wants(tag)]:
+            data = salt.payload.loads(raw[end + 2 :], encoding="utf-8")
+            for listener in wanted:
+                listener.handle(tag, data)
 
 
 class Stage:
@@ -218,7 +223,7 @@ class Stage:
             questions=Questions(self.loop, self.publisher),
             clock=self.clock,
         )
-        self.shell = kind(self.opts, self.settings, self.loop, ports)
+        self.shell = kind(self.opts, self.settings, ports)
         return self.shell
 
     def populate(self, jobs):
@@ -353,7 +358,7 @@ def foreign(count):
     """Events that the engine does not need."""
     stage = Stage(10)
     stage.build().start()
-    stage.go_on(lambda: stage.bus.listener is not None, 30)
+    stage.go_on(lambda: stage.bus.listeners, 30)
     data = Fleet.ret("20260516101112131415", "state.apply", "somebody", {"x" * 10: "y" * 300})
     kinds = [
         data,
@@ -480,7 +485,10 @@ def big(entries):
     measure("the first sweep", lambda: None)
     measure("ten seconds with nothing to do", lambda: None)
     measure("a gap", shell.on_gap)
-    measure("one job is cancelled", lambda: shell.request("cancel", {"minion": None, "jid": jids[0]}))
+    measure(
+        "one job is cancelled",
+        lambda: shell.step(facts.Requested("cancel", {"minion": None, "jid": jids[0], "minions": None})),
+    )
     report(
         "  resident memory, MB", round(memory()), most=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
     )

@@ -20,8 +20,7 @@ import time
 
 import psutil
 
-from saltext.jobs.core.ledger import batches
-from saltext.jobs.core.ledger.batches import Change, Kind
+from saltext.jobs.core.ledger.batches import Batches, Change, Kind
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.site import site_of
@@ -65,7 +64,7 @@ def works(site, count):
 
     def durable(returns):
         parts = {f"web{number:04}.example.com": PART for number in range(returns)}
-        batches.write(site.tables, [Change("20260101000000000000", Kind.OPEN, lambda: b"", BODY, parts)], lease)
+        Batches(site.tables, lease).write([Change("20260101000000000000", Kind.OPEN, lambda: b"", BODY, parts)])
 
     yield {
         "a look whether it leads": (20 * count, lambda number: lease.check()),

@@ -5,7 +5,7 @@ const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 /** Return a length of time in its two largest units: `3 h 12 min`; if it is `exact` and below ten seconds, with a decimal. */
 export function duration(seconds, exact = false) {
   if (!Number.isFinite(seconds)) return "–";
-  if (exact && seconds > 0 && seconds < 10) return `${seconds < 0.1 ? seconds.toPrecision(1) : seconds.toFixed(1)} s`;
+  if (exact && seconds > 0 && seconds < 10) return `${seconds < 0.1 ? Math.max(seconds, 0.001).toPrecision(1) : seconds.toFixed(1)} s`;
   let left = Math.max(0, Math.round(seconds));
   if (left === 0) return "0 s";
   const parts = [];

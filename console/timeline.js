@@ -34,6 +34,7 @@ export class Timeline {
     this.node = el("section", { class: "timeline" }, this.head,
       el("div", { class: "plot" }, this.rows, this.axis, this.tip),
       el("div", { class: "charts" }, this.progress.node, this.flying.node, this.spread.node, slow));
+    this.node.hidden = true;
   }
 
   /**
@@ -78,13 +79,18 @@ export class Timeline {
   #heat({ cells, longest, most }, begin, end) {
     const high = 14;
     const shapes = cells.map(({ x, y, count: size, bad }) => {
-      const cell = svg("rect", { class: "heat", "data-state": 2 * bad > size ? "failed" : "completed", x: `${(100 * x) / COLUMNS}%`, y: (LEVELS - 1 - y) * high, width: `${100 / COLUMNS}%`, height: high - 1 });
-      cell.style.opacity = String(0.2 + 0.8 * Math.sqrt(size / most));
       const [from, to] = [y, y + 1].map((level) => duration((longest * level) / LEVELS, true));
-      cell.words = `${count(size)} minions ran ${from} to ${to} and ended ${duration(((end - begin) * x) / COLUMNS, true)} after the start${bad ? `; ${count(bad)} without success` : ""}`;
-      return cell;
+      const words = `${many(size, "minion")} ran ${from} to ${to} and ended ${duration(((end - begin) * x) / COLUMNS, true)} after the start${bad ? `; ${count(bad)} without success` : ""}`;
+      // The share without success is at the foot of the cell, in full colour, so that few of many are seen too.
+      const share = bad && Math.max(2, Math.round(((high - 1) * bad) / size));
+      return [["completed", 0, high - 1 - share], ["failed", high - 1 - share, share]].map(([state, down, tall]) => {
+        const cell = svg("rect", { class: "heat", "data-state": state, x: `${(100 * x) / COLUMNS}%`, y: (LEVELS - 1 - y) * high + down, width: `${100 / COLUMNS}%`, height: tall });
+        cell.style.opacity = String(state === "failed" ? 1 : 0.2 + 0.8 * Math.sqrt(size / most));
+        cell.words = words;
+        return tall > 0 && cell;
+      });
     });
-    replace(this.rows, el("p", { class: "quiet" }, `The stronger the colour, the more minions. From below to the top: 0 to ${duration(longest, true)}.`),
+    replace(this.rows, el("p", { class: "quiet" }, `The stronger the colour, the more minions; red at the foot: the share without success. From below to the top: 0 to ${duration(longest, true)}.`),
       svg("svg", { role: "img", "aria-label": `When ${count(this.runs.size)} minions ended, by how long they ran`, width: "100%", height: LEVELS * high }, shapes));
   }
 

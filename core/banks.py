@@ -21,10 +21,7 @@ OF_JOBS = (LOADS, MINIONS, PUBLISHED, NOCACHE, ENDTIMES)
 
 
 def plain_bank(bank: Any) -> str:
-    """
-    Return the normal form of a bank's name. :raises StateError: for an invalid name, and one that would lead out of the
-    cache.
-    """
+    """Return the normal form of a bank's name. :raises StateError: for an invalid one, and one that leads outside."""
     if not isinstance(bank, str):
         raise StateError(f"the bank is {bank!r}; accepted is a text")
     if "//" not in bank and "." not in bank and bank and bank[0] != "/" != bank[-1]:

@@ -1,9 +1,4 @@
-"""
-What differs between the Salt releases that this extension supports. Other modules use the facts of this module and
-never check the release.
-
-It must never hold policy: each name here is one fact about one or more releases.
-"""
+"""What differs between Salt releases: each name here is one fact. Other modules must never check the release."""
 
 from __future__ import annotations
 
@@ -38,24 +33,17 @@ loader_opts = _opts
 
 _MAJOR = int(re.split(r"[^0-9]", str(salt.version.__version__))[0])
 
-#: Minions of Salt 3008 announce the start of a job that was published with ``start_event=True``; masters of earlier
-#: releases drop that option.
+#: Minions of Salt 3008 announce the start of a job published with ``start_event=True``; earlier masters drop that.
 HAS_START_EVENT = _MAJOR >= 3008
 
 #: Salt 3008 runs a batch manager of its own beside ours.
 HAS_NATIVE_BATCHES = _MAJOR >= 3008
 
-#: The event bus is a stream of msgpack frames on the publisher's socket. On Salt 3006 the frames differ between patch
-#: releases, and Salt's own client is fast.
-HAS_PLAIN_BUS = _MAJOR >= 3007
-
 
 def new_loop() -> Any:
     """
-    Return a fresh tornado loop, current for this thread.
-
-    An engine process is forked from the master, and may have inherited a loop that belongs to its parent. The timers of the
-    fresh loop use a clock that cannot be set; Salt 3006's tornado would use the system's clock.
+    Return a fresh tornado loop, current for this thread: an engine process may have inherited one of the master, from which
+    it was forked. Its timers use a clock that cannot be set; Salt 3006's tornado would use the system's clock.
     """
     if _MAJOR < 3007:
         loop = IOLoop(time_func=time.monotonic)
@@ -81,9 +69,8 @@ async def close_channel(channel: Any) -> None:
 
 def minion_data(cache: Any, minion: str) -> tuple[Any, Any]:
     """
-    Return the grains and the pillar that the master has cached for a minion; empty or None if there are none. Blocks.
-
-    :param cache: a ``salt.cache.Cache``. Salt 3008 has a bank for each of the two, earlier releases one for each minion.
+    Return the grains and the pillar that the master has cached (``salt.cache.Cache``) for a minion; empty or None if there
+    are none. Salt 3008 has a bank for each of the two, earlier releases one for each minion. Blocks.
     """
     if _MAJOR >= 3008:
         return cache.fetch("grains", minion), cache.fetch("pillar", minion)
@@ -100,14 +87,12 @@ def minion_data_written(cache: Any, minion: str) -> float | None:
 
 def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
     """
-    Return the minions whose key is accepted, and the minions that have a key in any state. Blocks.
-
-    ``salt.key.Key`` treats an unreadable directory as an empty one, and opens each key. So it is used only if Salt 3008
-    keeps the keys elsewhere.
+    Return (minions whose key is accepted, minions with a key in any state). Blocks. ``salt.key.Key`` treats an unreadable
+    directory as an empty one, and opens each key: it is used only if Salt 3008 keeps the keys elsewhere.
 
     :raises OSError: if a directory of keys cannot be read.
     """
-    if not _has_key_folders(opts):
+    if _MAJOR >= 3008 and (opts.get("keys.cache_driver") or "localfs_key") != "localfs_key":
         import salt.key
 
         found = salt.key.Key(dict(opts)).list_keys()
@@ -121,35 +106,25 @@ def minion_keys(opts: Any) -> tuple[frozenset[str], frozenset[str]]:
     return accepted, frozenset(names)
 
 
+def lacks_key(opts: Any, minion: object) -> bool:
+    """Tell whether it is known that no key is that of this minion. Blocks."""
+    try:
+        return minion not in minion_keys(opts)[1]
+    except Exception:  # what keeps the keys may be away, and raise anything
+        return False
+
+
 def matched_minions(opts: Any, tgt: Any, tgt_type: str) -> list[str]:
     """
-    Return the minions with an accepted key that a target matches, sorted. Blocks.
+    Return the minions with an accepted key that a target matches, sorted. Blocks. Salt's matcher also names what has no key
+    of its own, and cannot be asked: hosts of a roster (``enable_ssh_minions``), and on Salt 3008 resources of minions.
 
-    Salt's matcher also names what has no key of its own: hosts of a roster (``enable_ssh_minions``), and on Salt 3008
-    resources of minions. These cannot be asked what they run.
-
-    :raises Exception: whatever the matcher raises.
-    :raises OSError: as ``minion_keys``.
+    :raises Exception: whatever the matcher raises, and OSError as ``minion_keys``.
     """
     import salt.utils.minions  # here, as this module is loaded in many processes
 
     matched = salt.utils.minions.CkMinions(dict(opts)).check_minions(tgt, tgt_type).get("minions") or []
     return sorted(minion_keys(opts)[0].intersection(matched)) if matched else []
-
-
-def key_changed_at(opts: Any, minion: str) -> float:
-    """Return the Unix time at which a minion's key was put in its place; 0 if that is not known. Blocks."""
-    if not _has_key_folders(opts):
-        return 0.0
-    times = [0.0]
-    for state in ("minions", "minions_pre", "minions_rejected", "minions_denied"):
-        with contextlib.suppress(OSError):
-            times.append(os.stat(os.path.join(_pki_dir(opts), state, minion)).st_ctime)
-    return max(times)
-
-
-def _has_key_folders(opts: Any) -> bool:
-    return _MAJOR < 3008 or str(opts.get("keys.cache_driver") or "localfs_key") == "localfs_key"
 
 
 def _pki_dir(opts: Any) -> str:

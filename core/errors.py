@@ -39,12 +39,9 @@ class RowRefused(SiteAway):
 
 class PublishFailed(JobsError):
     """
-    The master did not confirm a publish.
-
-    ``certain`` is True if nothing was published: the master refused, or the engine could not be sure that it leads. It
-    is False if the outcome is not known, as after a time-out: minions may have the job. ``forbidden`` is True if the
-    master will refuse the same publish again: the user may not publish it, or no user may
-    (``publisher_acl_blacklist``).
+    The master did not confirm a publish. ``certain``: nothing was published, because the master refused, or the engine could
+    not be sure that it leads; else minions may have the job, as after a time-out. ``forbidden``: the master will refuse the
+    same publish again: the user may not publish it, or no user may (``publisher_acl_blacklist``).
     """
 
     def __init__(self, message: str, certain: bool = False, forbidden: bool = False) -> None:
@@ -65,9 +62,8 @@ class EngineAbsent(JobsError, CommandExecutionError):  # type: ignore[misc]
 
 class Refused(JobsError, CommandExecutionError, NotImplemented):  # type: ignore[misc]
     """
-    A runner refuses a request. The message is one line that names the value and what to do.
-
-    It is a subclass of Salt's NotImplemented, the only error that Salt shows without a traceback. See ``core.runner``.
+    A runner refuses a request. The message is one line that names the value and what to do. Salt's NotImplemented is the
+    only error that Salt shows without a traceback. See ``core.runner``.
     """
 
     def __init__(self, message: str) -> None:
@@ -76,11 +72,8 @@ class Refused(JobsError, CommandExecutionError, NotImplemented):  # type: ignore
 
 def check_format(what: object, number: object, known: object) -> None:
     """
-    Refuse stored data of another format: a number that rises when a version with another one would misread the data.
-
-    :param what: the file or table.
-    :param number: its number, as it was read. :param known: the one that this version knows.
-    :raises StateError: with what to do.
+    Refuse stored data (a file or table) of another format: a number that rises when a version with another one would misread
+    the data. :raises StateError: with what to do.
     """
     if number != known:
         raise StateError(

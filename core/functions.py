@@ -11,27 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 #: Signals to other jobs: a job that they end is not delivered any more.
-KILLS = frozenset(
-    {
-        "saltutil.kill_job",
-        "saltutil.term_job",
-        "saltutil.signal_job",
-        "saltutil.kill_all_jobs",
-        "saltutil.term_all_jobs",
-    }
-)
+KILLS = frozenset(("saltutil.kill_job", "saltutil.term_job", "saltutil.signal_job"))
+KILLS |= {"saltutil.kill_all_jobs", "saltutil.term_all_jobs"}
 
 #: What ``saltutil.signal_job`` can send to a job without ending it, as text: SIGUSR1 makes Salt dump its stack.
 _NUMBERS = (0, signal.SIGUSR1, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT)
 HARMLESS = frozenset(str(int(number)) for number in (*_NUMBERS, signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH))
 
-#: Kills, and questions about other jobs: they mean nothing later. A ``salt`` command that waits for its job publishes
-#: ``saltutil.find_job`` every few seconds.
+#: Kills, and questions about other jobs, such as those of a ``salt`` command that waits: they mean nothing later.
 NEVER_OWED = KILLS | {"saltutil.find_job", "saltutil.find_cached_job", "saltutil.is_running", "saltutil.running"}
 #: Questions about which minions are there and what runs, from people, Salt's own commands and the engines.
-LOOKS = frozenset(
-    {"test.ping", "saltutil.find_job", "saltutil.running", "saltutil.find_cached_job", "saltutil.is_running"}
-)
+LOOKS = NEVER_OWED - KILLS | {"test.ping"}
 #: The prefix of functions of which Salt runs only one at a time on a minion.
 _STATES = "state."
 #: The prefixes of functions that were called on the master itself, as Salt stores them.
@@ -64,11 +54,9 @@ LONGEST_NAME = 1000
 
 def retcode_of(ret: Mapping[str, Any]) -> int:
     """
-    Return the exit code of a return whose fields may hold anything: 0 for success, at most 32 bits.
-
-    ``retcode`` may be missing (then success decides), a number, or a dict or list with one for each of several functions
-    (then the worst counts). ``success: False`` with a retcode of 0 is a failure too: that is how a minion reports a
-    function it could not run. Anything else is a failure, and counts as 1.
+    Return the exit code of a return whose fields may hold anything: 0 for success, at most 32 bits. ``retcode`` may be
+    missing (then success decides), a number, or a dict or list with one for each of several functions (the worst counts).
+    ``success: False`` with a retcode of 0 (a minion could not run the function), and anything else, counts as 1.
     """
     code = ret.get("retcode")
     if type(code) is not int and isinstance(code, (Mapping, list, tuple)):

@@ -1,7 +1,6 @@
 """
-Checks of minion ids and jids, which come from the bus and end up in paths and keys.
-
-Nothing that fails a check here may be used to build a path, a bank or a key.
+Checks of minion ids and jids, which come from the bus and end up in paths and keys. What fails a check here must never be
+used to build a path, a bank or a key.
 """
 
 from __future__ import annotations
@@ -15,10 +14,7 @@ _LONGEST = 255
 
 
 def is_plain(name: Any) -> bool:
-    """
-    Tell whether ``name`` is one plain path component: a str of 1 to 255 bytes without separator, NUL or other control
-    characters, and neither ``.`` nor ``..``.
-    """
+    """Tell whether it is one path component: printable text of 1 to 255 bytes without separator, not ``.`` or ``..``."""
     if not isinstance(name, str) or not name or name in (".", ".."):
         return False
     if "/" in name or "\\" in name or not name.isprintable():
@@ -31,9 +27,8 @@ def is_plain(name: Any) -> bool:
 
 def as_compound(minions: Iterable[str]) -> str:
     """
-    Return a compound target for minions, as one part of a larger one.
-
-    Salt splits such a target at spaces, and a list in it at commas. So ids with these are written as regular expressions.
+    Return a compound target for minions, as one part of a larger one. Salt splits such a target at spaces, and a list in it
+    at commas. So ids with these are written as regular expressions.
     """
     names = list(minions)
     listed = [name for name in names if name.split() == [name] and "," not in name]
@@ -47,18 +42,16 @@ def _literally(name: str) -> str:
     return "E@" + "".join(f"\\U{ord(character):08x}" for character in name) + "$"
 
 
-def jid_time(jid: str) -> float | None:
+def jid_time(jid: str, tz: datetime.tzinfo | None = datetime.timezone.utc) -> float | None:
     """
-    Return the Unix time in a jid that Salt has made, in seconds, or None for another jid.
-
-    The first 20 characters are year to microsecond in UTC (``salt.utils.jid.gen_jid``).
+    Return the Unix time in a jid of Salt (``salt.utils.jid.gen_jid``): year to microsecond on the clock of ``tz`` (None: of
+    this machine); None for others.
     """
     if not jid.isascii():  # strptime takes digits of all scripts
         return None
     try:
-        moment = datetime.datetime.strptime(jid[:20], "%Y%m%d%H%M%S%f")
-        return moment.replace(tzinfo=datetime.timezone.utc).timestamp()
-    except (ValueError, TypeError, OverflowError):
+        return datetime.datetime.strptime(jid[:20], "%Y%m%d%H%M%S%f").replace(tzinfo=tz).timestamp()
+    except (ValueError, TypeError, OverflowError, OSError):
         return None
 
 

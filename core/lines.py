@@ -1,9 +1,7 @@
 """
 The loggers of this extension: each message is one line of bounded length, whatever a minion, a user or a server has put
-into it.
-
-Messages contain ids, functions, reasons and errors from elsewhere. With a line feed in one of them, a sender could forge
-a line of the master's log, and with a megabyte fill it. So all code of this extension uses these loggers.
+into it. With a line feed a sender could forge a line of the master's log, and with a megabyte fill it. So all code of this
+extension uses these loggers.
 """
 
 from __future__ import annotations
@@ -25,9 +23,7 @@ def logger(name: str) -> logging.Logger:
 
 
 def bounded(record: logging.LogRecord) -> bool:
-    """
-    Shorten a record that is too long, and escape its special characters. It is a filter that lets all records pass.
-    """
+    """Shorten a record that is too long, and escape its special characters. A filter that lets all records pass."""
     try:
         message = record.getMessage()
     except Exception:  # an argument has no text form: logging itself reports it
@@ -42,8 +38,7 @@ def bounded(record: logging.LogRecord) -> bool:
 def one_line(text: str) -> str:
     """
     Return a text as one line of at most ``LONGEST`` characters; a longer one ends with the number of characters left out.
-
-    Characters that would end a line, act on a reader's terminal or turn the direction of writing are shown as escapes.
+    What would end a line, act on a terminal or turn the direction of writing is shown as an escape.
     """
     shown = "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in text[:LONGEST])
     left = len(text) - LONGEST
@@ -66,11 +61,7 @@ _SUBJECTS = 20
 
 
 class Quiet:
-    """
-    Logs the same thing at most once a minute, however often it happens.
-
-    :param steady: returns seconds that only ever rise.
-    """
+    """Logs the same thing at most once a minute, however often it happens."""
 
     def __init__(self, logger: logging.Logger, steady: Callable[[], float] = time.monotonic) -> None:
         self._logger, self._steady = logger, steady

@@ -1,7 +1,5 @@
 """
-Tells Salt's loader where this extension's modules are.
-
-The ``salt.loader`` entry point names ``module_dirs``, which Salt calls when it looks for modules of a kind.
+Tells Salt's loader where this extension's modules are: the ``salt.loader`` entry point names ``module_dirs``.
 
 Loaders share modules by name, and a module has the options of the loader that came last. So each loader of ours gets a
 name of its own (``base_of``). Until a module is removed, Python keeps it, with the connections and files that it has open.
@@ -19,11 +17,7 @@ _KINDS = ("cache", "engines", "executors", "output", "returners", "runners")
 
 
 def module_dirs() -> dict[str, list[str]]:
-    """
-    Return ``{kind: [directory]}`` for each kind of Salt module in this extension.
-
-    They are beside ``core``, in a checkout as in an installed wheel.
-    """
+    """Return ``{kind: [directory]}`` for each kind of Salt module here: beside ``core``, in a checkout as in a wheel."""
     folder = pathlib.Path(__file__).absolute().parents[1]
     return {kind: [str(folder / kind)] for kind in _KINDS}
 

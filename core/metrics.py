@@ -7,7 +7,6 @@ fleet, and everyone may read the file. Pure: stdlib only.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,11 +15,10 @@ from typing import Any
 PREFIX = "saltext_jobs_"
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
-#: Figures by their names, without the prefix: a number, or a number for each value of a label.
+#: Those that apply now, by their names without the prefix: a finite number, or one for each value of a label.
 Figures = dict[str, float | Mapping[str, float]]
 
-#: Each figure with its label (empty for none) and what it is. One whose name ends in ``_total`` only grows, from 0 at the
-#: engine's start unless it is kept.
+#: Each figure with its label (empty for none) and what it is. ``_total`` only grows, from 0 at the start unless kept.
 FIGURES: Mapping[str, tuple[str, str]] = {
     # of every engine
     "written_timestamp_seconds": ("engine", "When this file was written."),
@@ -43,7 +41,7 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     # job_retry
     "retry_entries": ("state", "Entries of the queue."),
     "retry_oldest_pending_seconds": ("", "Age of the oldest pending entry."),
-    "retry_next_expiry_seconds": ("", "Time until the first pending entry expires; infinite where none is pending."),
+    "retry_next_expiry_seconds": ("", "Time until the first pending entry expires."),
     "retry_transitions_total": ("outcome", "Times that an entry came into a state; sent is a replay."),
     "retry_paused": ("", "Whether replays are paused."),
     # job_recorder
@@ -67,27 +65,13 @@ def text_of(figures: Figures) -> str:
         lines.append(f"# TYPE {PREFIX}{name} {'counter' if name.endswith('_total') else 'gauge'}")
         for key, number in value.items() if isinstance(value, Mapping) else [("", value)]:
             labels = f'{{{label}="{key.translate(_ESCAPES)}"}}' if label else ""
-            lines.append(f"{PREFIX}{name}{labels} {_number(number)}")
+            lines.append(f"{PREFIX}{name}{labels} {float(number):.15g}")
     return "\n".join(lines) + "\n"
 
 
-def _number(value: float) -> str:
-    return f"{float(value):.15g}" if math.isfinite(value) else "+Inf" if value > 0 else "-Inf" if value < 0 else "NaN"
-
-
 def figures_of(figures: Figures) -> dict[str, Any]:
-    """
-    Return ``{name: figure}``, or ``{name: {value: figure}}`` for a figure with a label.
-
-    An infinite figure becomes None: JSON has no infinity, and clients could not parse an API answer that contains one.
-    """
-
-    def finite(value: float | Mapping[str, float]) -> Any:
-        if isinstance(value, Mapping):
-            return {key: finite(number) for key, number in value.items()}
-        return value if math.isfinite(value) else None
-
-    return {f"{PREFIX}{name}": finite(value) for name, value in figures.items()}
+    """Return ``{name: figure}``, or ``{name: {value: figure}}`` for a figure with a label."""
+    return {f"{PREFIX}{name}": dict(value) if isinstance(value, Mapping) else value for name, value in figures.items()}
 
 
 class History:

@@ -47,24 +47,21 @@ _EVENED = tuple(
 
 
 def text_of(ret: Mapping[str, Any]) -> str:
-    """
-    Return the reason in a return of a failure: for a run of states, the failed states with their comments; else the output.
-
-    :param ret: the record in the job cache, with ``return``. Its fields come from a minion, and may hold anything.
-    """
+    """Return the reason in a return, which may hold anything: the failed states with their comments; else the output."""
     value = ret.get("return")
-    failed = _failed_states(value)
+    failed = [item for item in states_of(value) if item[1].get("result") is False]
     text = _of_states(failed) if failed else _short(_output(value), _LINES) or NOTHING
     return text.replace(_TRIMMED, _TOO_LARGE)
 
 
-def _failed_states(value: Any) -> list[tuple[str, Mapping[str, Any]]]:
+def states_of(value: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the states of a run by their keys (``module_|-id_|-name_|-function``), in the order in which they ran."""
     if not isinstance(value, Mapping):
         return []
     states = [
         (str(name), state)
         for name, state in value.items()
-        if str(name).count(_PARTS) == 3 and isinstance(state, Mapping) and state.get("result") is False
+        if str(name).count(_PARTS) == 3 and isinstance(state, Mapping)
     ]
 
     def place(item: tuple[str, Mapping[str, Any]]) -> tuple[float, str]:
@@ -86,16 +83,22 @@ def _of_states(states: list[tuple[str, Mapping[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
-def _of_state(name: str, state: Mapping[str, Any]) -> str:
+def id_and_function(name: str, state: Mapping[str, Any]) -> tuple[str, str]:
+    """Return (id, ``module.function``) of a state, which name it to people. :param name: its key."""
     module, id_, _, function = name.split(_PARTS)
+    return _text(state.get("__id__") or id_), f"{module}.{function}"
+
+
+def _of_state(name: str, state: Mapping[str, Any]) -> str:
+    id_, function = id_and_function(name, state)
     sls = state.get("__sls__")
     where = f" in {sls}" if isinstance(sls, str) and sls else ""
     comment = state.get("comment")
     said = [_text(line) for line in comment] if isinstance(comment, (list, tuple)) else [_text(comment or "no comment")]
     changes = state.get("changes")
-    if isinstance(changes, Mapping):  # for a command, Salt's comment only says that it was run
-        said += [text for text in (_of_command(changes),) if text]
-    return f"{_cut(_text(state.get('__id__') or id_))} ({module}.{function}{where}): {_short(' '.join(said), _COMMENT)}"
+    if isinstance(changes, Mapping) and (text := _of_command(changes)):
+        said.insert(0, text)  # for a command, Salt's comment only says that it was run
+    return f"{_cut(id_)} ({function}{where}): " + _short("\n".join(said), _COMMENT)
 
 
 def _of_command(found: Mapping[Any, Any]) -> str:
@@ -180,7 +183,7 @@ class Reasons:
         self._groups: dict[bytes, dict[str, Any]] = {}
 
     def add(self, minion: str, state: str, retcode: int | None, text: str) -> None:
-        """:param state: how the job ended, in a word. :param text: the result of ``text_of``, or words of ours."""
+        """Add a minion. ``state``: how its job ended, in a word. ``text``: the result of ``text_of``, or words of ours."""
         same = json.dumps((state, retcode, evened(text, minion)))
         key = hashlib.sha256(same.encode("utf-8", "replace")).digest()
         if key not in self._groups and len(self._groups) >= MOST_GROUPS:
@@ -189,9 +192,6 @@ class Reasons:
         self._groups.setdefault(key, group)["minions"].append(minion)
 
     def groups(self) -> list[dict[str, Any]]:
-        """
-        Return the groups, the largest first: ``count``, ``state``, ``retcode`` (or None), ``text`` of the first of its
-        minions, and ``minions``, sorted.
-        """
+        """Return the groups, the largest first: count, state, retcode (or None), text of the first, and sorted minions."""
         ordered = sorted(self._groups.values(), key=lambda group: -len(group["minions"]))
         return [{"count": len(group["minions"]), **group, "minions": sorted(group["minions"])} for group in ordered]

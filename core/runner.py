@@ -8,10 +8,9 @@ traceback; over the API an unknown option is dropped silently. Only for a ``salt
 show just the message, with ``success`` False and status 1, on the command line, in an orchestration and over the API
 alike (``salt.client.mixins.SyncClientMixin.low``). So every refusal is raised as ``errors.Refused``, a subclass of it.
 
-Salt's own runners name their outputter in what they return: ``{"outputter": …, "data": …}``. Orchestrations, the API,
-the event of the job and its record in the job cache then get the data in this wrapper, and Salt takes ``data`` for
-results of states (``low`` again). Ours return plain data to every caller. The outputter is added only where the data
-goes to the terminal: in the function with which Salt prints the events of the job.
+Salt's own runners name their outputter in what they return: ``{"outputter": …, "data": …}``. All callers then get the data
+in this wrapper, and Salt takes ``data`` for results of states (``low`` again). Ours return plain data; the outputter is
+added only where the data goes to the terminal: in the function with which Salt prints the events of the job.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ OUTPUTTER = "jobs_table"
 
 def verb(function: Callable[..., Any]) -> Callable[..., Any]:
     """
-    Wrap a function that operators call: the wrapper takes any arguments, and refuses unknown ones.
-
-    Its errors become ``Refused``. On the command line that is one line on standard error.
+    Wrap a function that operators call: the wrapper takes any arguments, and refuses unknown ones. Errors become
+    ``Refused``; on the command line that is one line on standard error.
     """
     signature = inspect.signature(function)
     call = _call
@@ -50,11 +48,8 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
     # Salt writes __user__, __jid_event__ and more into the globals of the called function: these must be the runner's
     # own. There is no __wrapped__, because Salt would use it to check the arguments in its own way.
     exposed = types.FunctionType(wrapper.__code__, function.__globals__, function.__name__, None, wrapper.__closure__)
-    exposed.__doc__, exposed.__module__, exposed.__qualname__ = (
-        function.__doc__,
-        function.__module__,
-        function.__qualname__,
-    )
+    for name in ("__doc__", "__module__", "__qualname__"):
+        setattr(exposed, name, getattr(function, name))
     exposed.__dict__["takes"] = signature  # for the documentation
     return exposed
 
@@ -66,21 +61,13 @@ def say(text: str) -> None:
 
 
 def note(module: Mapping[str, Any], text: str) -> None:
-    """
-    Print a note, which is not part of the result, if the runner was called on the command line.
-
-    :param module: the globals of the runner's module.
-    """
+    """Print a note, which is not part of the result, if the runner with these globals was called on the command line."""
     if getattr(_event_of(module), "print_func", None) is not None:
         say(text)
 
 
 def _event_of(module: Mapping[str, Any]) -> Any:
-    """
-    Return the object that fires the events of the runner's job, or None outside of such a job.
-
-    Salt leaves a weak reference in the module; after the job has ended it refers to nothing.
-    """
+    """Return what fires the events of the runner's job, or None outside of one: Salt leaves a weak reference."""
     event = module.get("__jid_event__")
     try:
         return event if hasattr(event, "print_func") else None
@@ -119,7 +106,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def _check_call(name: str, signature: inspect.Signature, args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
-    """:raises Refused: saying which part of a call does not fit the function."""
+    """Refuse a call that does not fit the function. :raises Refused: saying which part does not fit."""
     kinds = {parameter.kind for parameter in signature.parameters.values()}
     named = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
     options = [item.name for item in named if item.kind is not item.VAR_POSITIONAL]
@@ -149,11 +136,7 @@ def _unknown(name: str, option: str, options: list[str]) -> str:
 
 
 def _show(module: Mapping[str, Any], name: str) -> None:
-    """
-    If ``salt-run`` called this very function, have it show the result with our outputter.
-
-    ``--out``, or ``output:`` in Salt's configuration, overrides it.
-    """
+    """If ``salt-run`` called this very function, have it show the result with our outputter, unless another is chosen."""
     event = _called_by_salt_run(module, name)
     if event is None:
         return
@@ -170,10 +153,8 @@ def _show(module: Mapping[str, Any], name: str) -> None:
 def _show_refusal(module: Mapping[str, Any], name: str, refusal: Refused) -> None:
     """
     If ``salt-run`` called this very function, write the refusal to standard error, and have Salt print nothing; or only
-    ``false``, if an outputter was chosen (``--out``, ``output:``), since a script may parse that.
-
-    Other callers (an orchestration, the API, another runner) just get the exception. If the reactor or the master's
-    schedule called, the refusal is logged, because nobody would see it.
+    ``false``, if an outputter was chosen (``--out``, ``output:``), since a script may parse that. Other callers just get the
+    exception. If the reactor or a schedule called, it is logged, because nobody would see it.
     """
     event = _called_by_salt_run(module, name)
     if event is not None:
@@ -181,22 +162,25 @@ def _show_refusal(module: Mapping[str, Any], name: str, refusal: Refused) -> Non
             event.print_func("ret", {"return": False})
         event.print_func = None
         say(str(refusal))
-    elif _is_called_by_itself(module):
+    elif module.get("__user__") == "Reactor" or _is_called_by("salt.utils.schedule"):
         log.warning("%s was refused: %s", name, refusal)
 
 
-def _is_called_by_itself(module: Mapping[str, Any]) -> bool:
-    """Tell whether the reactor or a schedule has called the runner."""
-    frame = sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__") != "salt.utils.schedule":
+def is_step() -> bool:
+    """Tell whether a step of an orchestration (``salt.runner``) has called the runner."""
+    return _is_called_by(".states.saltmod")
+
+
+def _is_called_by(name: str) -> bool:
+    """Tell whether a module calls us whose name ends with this one: Salt's loader puts words of its own before it."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None and not str(frame.f_globals.get("__name__")).endswith(name):
         frame = frame.f_back
-    return module.get("__user__") == "Reactor" or frame.f_globals.get("__name__") == "salt.utils.schedule"
+    return frame is not None
 
 
 def _called_by_salt_run(module: Mapping[str, Any], name: str) -> Any:
-    """
-    Return the object that fires and prints the events of the job if ``salt-run`` was given this function; else None.
-    """
+    """Return the object that fires and prints the events of the job if ``salt-run`` was given this function; else None."""
     event = _event_of(module)
     if module.get("__opts__", {}).get("fun") != name or getattr(event, "print_func", None) is None:
         return None

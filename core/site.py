@@ -13,7 +13,7 @@ from typing import Any
 
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.ledger import log
-from saltext.jobs.core.ledger.log import SIZE, Position, writers
+from saltext.jobs.core.ledger.log import SIZE, Position
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.sqlite.tables import SqliteTables
 
@@ -26,17 +26,13 @@ _NEEDED = {"master_job_cache": "salt_cache", "cache": _POSTGRESQL}
 
 
 class Site:
-    """
-    :param opts: the master's options.
-    :param tables: its database, which also tells who leads each engine.
-    """
+    """``tables``: its database, which also tells who leads each engine."""
 
     def __init__(self, opts: Mapping[str, Any], tables: Tables) -> None:
         self.opts, self.tables = opts, tables
         self.lease, self.leader, self.lead, self.doubts = tables.lease, tables.leader, tables.lead, tables.doubts
         #: Seconds that a runner waits for an engine. Another master takes over within that time.
         self.patience = 45.0 if tables.is_far else 10.0
-        self._masters: frozenset[str] = frozenset()
 
     @property
     def place(self) -> str:
@@ -52,26 +48,12 @@ class Site:
         return Log(self.tables, position)
 
     def log_writer(self, size: int = SIZE) -> LogWriter:
-        """
-        Return the writer with which a process of this master appends to the log.
-
-        :param size: most bytes of the log.
-        """
-        return LogWriter(self.tables, str(self.opts.get("id") or ""), size)
-
-    def shares(self, master: str) -> bool:
-        """Tell whether the master with this id has written to the log of the site. :raises OSError:"""
-        if master not in self._masters:
-            self._masters = writers(self.tables)
-        return master in self._masters
+        """Return the writer with which a process of this master appends to the log. :param size: most bytes of the log."""
+        return LogWriter(self.tables, size)
 
 
 def site_of(opts: Mapping[str, Any]) -> Site:
-    """
-    Return what this master has in common with others.
-
-    :raises SettingsError: if the value of ``saltext_jobs_site`` is not accepted, or an option that it needs is not set.
-    """
+    """Return what this master shares. :raises SettingsError: if the option is wrong, or one that it needs is not set."""
     kind: Any = opts.get("saltext_jobs_site")
     if isinstance(kind, Site):  # a simulated one
         return kind

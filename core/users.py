@@ -1,9 +1,7 @@
 """
 A user, and how Salt has authenticated them. Jobs, batches and the retry queue record it, so that the rights can be checked
-again later. Pure.
-
-A name alone proves nothing: an API user may be called root, and may name another user beside a token. It must never come
-from a request's own claims, nor from a record that anyone but this master could have written.
+again later. Pure. It must never come from a request's own claims (an API user may be called root, and may name another user
+beside a token), nor from a record that anyone but this master could have written.
 """
 
 from __future__ import annotations
@@ -11,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-#: The field of a load in the job cache that holds the identity. A value that comes with the load is dropped, unless one
-#: of our engines made the load.
+#: The field of a load in the job cache that holds the identity; dropped from loads that none of our engines made.
 WHO = "saltext_jobs_who"
 
 #: root or the user of the master, and the master's own schedule, reactor and engines.
@@ -32,20 +29,15 @@ _KINDS = (MASTER, SUDO, KEY, TOKEN, PASSWORD, PEER, PEER_RUN, ABOVE)
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """
-    A user, and how Salt authenticated them.
+    """A user, and how Salt authenticated them."""
 
-    ``kind`` is one of the above, ``name`` the name in Salt's lists. ``backends``: those of external_auth; empty if unknown,
-    several if a token may belong to any of them. ``at``: when Salt checked it, in Unix time.
-    """
-
-    kind: str
-    name: str
+    kind: str  # one of the above
+    name: str  # as Salt's access lists have it
+    # Backends of external_auth: empty if unknown, several if a token may belong to any of them.
     backends: tuple[str, ...] = ()
-    at: float = 0.0
+    at: float = 0.0  # when Salt checked it, in Unix time
 
     def as_record(self) -> dict[str, Any]:
-        """Return its form on disk."""
         return {"kind": self.kind, "name": self.name, "backends": list(self.backends), "at": self.at}
 
     @classmethod

@@ -1,6 +1,4 @@
-"""
-The version of the extension that this process runs: the one that was installed when the process began.
-"""
+"""The version of the extension that this process runs: the one that was installed when the process began."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """
 Times at which work may begin: weekly windows and a first moment, both by the wall clock.
 
-A window is open exactly when the clock of its zone shows a time within it. So a window is an hour shorter when clocks are
-put forward within it, and an hour longer when they are put back.
-
-It has no clock: the time (in Unix seconds) and the zone are arguments. ``tz=None`` is the zone of this machine.
+A window is open exactly when the clock of its zone shows a time within it. So it is an hour shorter when clocks are put
+forward within it, and an hour longer when they are put back. The time (in Unix seconds) and the zone are arguments;
+``tz=None`` is the zone of this machine.
 """
 
 from __future__ import annotations
@@ -49,12 +48,8 @@ class Period(NamedTuple):
 
 def parse_windows(value: Any) -> Week:
     """
-    Return when the windows of a text such as ``Sat,Sun 02:00-05:00; Mon-Fri 22:00-04:00``, or of a list of such texts, are
-    open.
-
-    Without days a window is daily. One that ends at or before its beginning ends on the next day.
-
-    :raises ValueError: naming what is malformed, and what is accepted.
+    Return when windows are open: a text such as ``Sat,Sun 02:00-05:00; Mon-Fri 22:00-04:00``, or a list of such. Without
+    days a window is daily. One that ends at or before its beginning ends on the next day. :raises ValueError:
     """
     texts = value if isinstance(value, (list, tuple)) else [value]
     if not texts or not all(isinstance(text, str) for text in texts):
@@ -105,12 +100,9 @@ def _day(text: str, window: str) -> int:
 
 def parse_moment(text: str, tz: datetime.tzinfo | None) -> float:
     """
-    Return the Unix time of a date and time such as ``2026-11-28 02:00``, ``2026-11-28T02:00:30Z`` or ``… +01:00``.
-
-    Without an offset it is the first moment at which the clock of ``tz`` shows that time; if the clock skips that time,
-    the moment at which it does.
-
-    :raises ValueError: naming what is malformed, and what is accepted.
+    Return the Unix time of a date and time such as ``2026-11-28 02:00``, ``2026-11-28T02:00:30Z`` or ``… +01:00``. Without
+    an offset it is the first moment at which the clock of ``tz`` shows that time; if the clock skips that time, the moment
+    at which it does. :raises ValueError: naming what is malformed, and what is accepted.
     """
     match = _MOMENT.fullmatch(text.strip())
     try:
@@ -130,11 +122,7 @@ def parse_moment(text: str, tz: datetime.tzinfo | None) -> float:
 
 
 def find_zone(name: Any) -> datetime.tzinfo:
-    """
-    Return a zone by its name in the system's time zone database, such as ``Europe/Berlin``.
-
-    :raises ValueError: when there is none of that name.
-    """
+    """Return a zone by its name in the system's database, such as ``Europe/Berlin``. :raises ValueError: for others."""
     try:
         return zoneinfo.ZoneInfo(name)
     except (ValueError, TypeError, AttributeError, LookupError, OSError):
@@ -175,9 +163,7 @@ def longest_break(week: Week) -> float:
 def next_opening(start_at: float | None, window: str, timezone: str, now: float) -> Period:
     """
     Return the next time in which work may begin, or the present one: not before ``start_at``, and within ``window``. Empty
-    stands for any time, and for the time zone of this machine.
-
-    :raises ValueError: when a window or a zone cannot be understood (any more).
+    stands for any time, and for the time zone of this machine. :raises ValueError: for a wrong window or zone.
     """
     after = max(now, start_at or now)
     if not window:
@@ -200,7 +186,6 @@ def _next_change(week: Week, to: str, now: float, tz: datetime.tzinfo | None) ->
 
 
 def _minute(wall: datetime.datetime) -> int:
-    """Return what a clock shows as a minute of the week."""
     return (wall.weekday() * 24 + wall.hour) * 60 + wall.minute
 
 

@@ -41,9 +41,10 @@ CONFIGURATION = {
 #: The files of the console.
 _CONSOLE = pathlib.Path(__file__).resolve().parents[1] / "console"
 
-#: Seconds for a daemon to be there, and for a command to come back.
-_START = 60.0
-_COMMAND = 60.0
+#: Seconds for a daemon to be there, for a command to come back, and for the master to answer it; Salt asks it three times.
+_START = 180.0
+_COMMAND = 300.0
+_ANSWER = 60
 #: A unix socket's path may have 107 bytes, and the longest name below the directory has about 50.
 _LONGEST_ROOT = 50
 
@@ -102,6 +103,7 @@ class Fleet:
                 "worker_threads": 3,
                 "timeout": 5,
                 "gather_job_timeout": 5,
+                "publish_timeout": _ANSWER,
                 **CONFIGURATION,
                 **options,
             },
@@ -124,10 +126,12 @@ class Fleet:
             "disable_ssl": True,
             "static": str(_CONSOLE),
             "static_path": "/console",
+            "app": str(_CONSOLE / "open.html"),
+            "app_path": "/console",
         }
         self._api_port = port
         self.start_master(rest_cherrypy=api, api_logfile=str(self.config("salt-api") / "log"), **options)
-        return f"http://127.0.0.1:{port}/console/index.html"
+        return f"http://127.0.0.1:{port}/console/"
 
     def start_api(self, user: str, password: str) -> None:
         """
@@ -178,7 +182,7 @@ class Fleet:
 
     def salt(self, target: str, *words: str, quiet: bool = False) -> dict[str, Any]:
         """Run ``salt`` and return ``{minion: return}``. :raises StepFailed: if it fails."""
-        output = self._command(["salt", target, *words], ["--out=json", "--static"], quiet)
+        output = self._command(["salt", target, *words], ["--out=json", "--static", f"--timeout={_ANSWER}"], quiet)
         try:
             return dict(json.loads(output))
         except ValueError:
@@ -186,7 +190,7 @@ class Fleet:
 
     def publish(self, target: str, *words: str) -> str:
         """Run ``salt --async`` and return the jid. :raises StepFailed: if it fails."""
-        output = self._command(["salt", "--async", target, *words], [], False)
+        output = self._command(["salt", "--async", target, *words], [f"--timeout={_ANSWER}"], False)
         screen.say(output)
         found = re.search(r"\b\d{20}\b", output)
         if not found:

@@ -15,7 +15,7 @@ from demo.fleet import MINIONS, Fleet, StepFailed
 from demo.processes import family, is_running, wait_for
 
 #: Seconds in which a step's effect must show.
-_PATIENCE = 60.0
+_PATIENCE = 180.0
 _POLL = 0.2
 
 

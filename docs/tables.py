@@ -1,5 +1,5 @@
 """
-Prints the tables of states and options into their pages, and draws those of states: ``make docs-tables``.
+Prints the tables of states, options and findings into their pages, and draws those of states: ``make docs-tables``.
 
 What a state or an option means stands beside it in the code, so that it is written once. A test fails where a page or a
 picture is not what this would write.
@@ -13,17 +13,17 @@ import pathlib
 import re
 from collections.abc import Mapping
 
-from docs import diagrams, options
-from saltext.jobs.core.delivery import steps
+from docs import diagrams, findings, options
+from saltext.jobs.core.delivery import known
 from saltext.jobs.core.retry import entry
 
 PAGE = pathlib.Path(__file__).with_name("architecture.md")
 #: The pages with tables of code.
-PAGES = (PAGE, PAGE.parent / "reference" / "options.md")
+PAGES = (PAGE, *(PAGE.parent / "reference" / f"{name}.md" for name in ("options", "findings")))
 #: Name of a table in the page -> the states, and to which each may go.
 TABLES: dict[str, tuple[type[enum.Enum], Mapping[enum.Enum, frozenset[enum.Enum]]]] = {
     "entry": (entry.State, entry.TRANSITIONS),
-    "delivery": (steps.Step, steps.TRANSITIONS),
+    "delivery": (known.Step, known.TRANSITIONS),
 }
 #: The texts of the pictures, for readers who cannot see them.
 TITLES = {"entry": "An entry of the retry queue", "delivery": "A delivery"}
@@ -33,6 +33,8 @@ _PLACE = re.compile(r"(<!-- table of ([\w.]+) -->\n).*?(<!-- end of table -->)",
 
 def table(name: str) -> str:
     """Return one table as Markdown: a row for each state or option, in the order of the code."""
+    if name == "findings":
+        return findings.table()
     if name in options.SECTIONS:
         return options.table(name)
     states, ways = TABLES[name]

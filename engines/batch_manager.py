@@ -34,8 +34,8 @@ from saltext.jobs.core.engine import requests, returns
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.feeder import Feeder, Follower, why_unproven
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
@@ -77,10 +77,10 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
     forget = functools.partial(worker.call, cache.forget) if is_fed and not unproven else None
     questions = Questions(loop, publisher, kept=not (is_fed and unproven), forget=forget)
 
-    def log_for(follower: Follower, cursor: Position | None) -> Log:
+    def log_for(follower: Follower) -> Log:
         if is_fed:
             Feeder(loop, bus, cache, worker, site.log_writer(), follower, questions.wants, unproven)
-        return site.log(cursor)
+        return site.log()
 
     return Ports(
         loop=loop,
@@ -93,7 +93,7 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
         returns=returns.Returns(site.tables, cache, is_fed),
         log=log_for,
         store=BatchStore(opts, lease),
-        inbox=requests.Inbox(opts, BATCH_MANAGER, lease),
+        service=Service(opts, BATCH_MANAGER, loop, lease),
         cache_worker=worker,
         disk_worker=Worker(loop),
         runner=functools.partial(call_runner, opts, loop),

@@ -39,7 +39,7 @@ from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
-from saltext.jobs.core.engine.requests import Inbox
+from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.ledger.tables import Tables
@@ -48,11 +48,11 @@ from saltext.jobs.core.options import is_configured
 from saltext.jobs.core.options.engines import RecorderSettings, ReturnerChoice
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.notices import GivenUp, Reported, Seen, plain
-from saltext.jobs.core.recorder.reading import Reading
-from saltext.jobs.core.recorder.recipients import Recipient, Send, ToPeople, ToReturner
+from saltext.jobs.core.recorder.reading import outbox_of
+from saltext.jobs.core.recorder.recipients import Send, ToPeople, ToReturner
 from saltext.jobs.core.recorder.returner import NOTICES, ReturnerModule, notices_of, settings_of
 from saltext.jobs.core.recorder.shell import RecorderShell
-from saltext.jobs.core.recorder.watch import Sights, Watch, known_of
+from saltext.jobs.core.recorder.watch import WATCH, Sights, Watch, known_of
 from saltext.jobs.core.recorder.webhook import Webhook
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
@@ -91,22 +91,23 @@ def _wired(settings: RecorderSettings, loop: Any, lease: Lease) -> RecorderShell
     opts, clock, tables, notices = __opts__, Clock(), site_of(__opts__).tables, notices_of(__opts__)
     consumers, targets = list[Consumer](), list[Consumer]()
     for choice, module in _modules(settings.returners):
-        name, returner = choice.label, ToReturner(module, opts, settings)
-        reading = Reading(name, returner, tables, lease, settings.catch_up)
-        consumers.append(Consumer(loop, clock, name, returner, tables, lease, reading))
+        returner, outbox = ToReturner(module, opts, settings), outbox_of(tables, choice.label, lease)
+        consumers.append(Consumer(loop, clock, choice.label, returner, outbox))
     sends: list[Send] = [_to_returner(opts["id"], module) for _, module in _modules(notices.returners)]
     if notices.url:
         sends.insert(0, Webhook(notices.url, notices.secret, notices.ca_file))
     for name, send in zip(notices.targets, sends, strict=True):
-        recipient: Recipient = ToPeople(name, send, notices.keep)
-        targets.append(Consumer(loop, clock, name, recipient, tables, lease, longest=_LONGEST))
+        outbox = outbox_of(tables, name, lease)
+        targets.append(Consumer(loop, clock, name, ToPeople(name, send), outbox, longest=_LONGEST))
     watch = None
     if targets:
         socket.setdefaulttimeout(_PATIENCE)
-        reported = Reported(opts["id"], notices.kinds, notices.console, known_of(tables))
-        watch = Watch(_sights(opts, tables), reported, targets, tables, lease)
-    bus, inbox = Bus(opts, loop, JOB_RECORDER), Inbox(opts, JOB_RECORDER, lease)
-    return RecorderShell(loop, clock, bus, inbox, tables, lease, [*consumers, *targets], watch)
+        outbox = outbox_of(tables, WATCH, lease)
+        reported = Reported(opts["id"], notices.kinds, notices.console, known_of(outbox))
+        watch = Watch(_sights(opts, tables), reported, targets, outbox)
+    bus = Bus(opts, loop, JOB_RECORDER)
+    service = Service(opts, JOB_RECORDER, loop, lease)
+    return RecorderShell(loop, clock, bus, service, [*consumers, *targets], watch)
 
 
 def _modules(choices: Iterable[ReturnerChoice]) -> list[tuple[ReturnerChoice, ReturnerModule]]:
@@ -159,9 +160,8 @@ def _look(store: BatchStore, jid: str) -> Seen | None:
 def _given_up(queue: RetryStore) -> dict[str, GivenUp]:
     """Return the jobs of the retry queue that were given up for some minions. :raises OSError: when it cannot be read."""
     dead, names = dict[str, dict[str, str]](), dict[str, str]()
-    for entry, snapshot in queue.entries():
+    for entry, job in queue.entries():
         if entry.state is State.DEAD:
-            fun = snapshot["load"].get("fun")
-            names[entry.jid] = ",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun)
+            names[entry.jid] = ",".join(job.funs)
             dead.setdefault(entry.jid, {})[entry.minion] = entry.reason
     return {jid: GivenUp(jid, names[jid], minions) for jid, minions in dead.items()}

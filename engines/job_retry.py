@@ -59,7 +59,7 @@ def start(**options: Any) -> None:
         __opts__,
         JOB_RETRY,
         lambda: _settings(switch, options),
-        lambda settings, loop, lease: RetryShell(__opts__, settings, loop, _ports(loop, lease)),
+        lambda settings, loop, lease: RetryShell(__opts__, settings, _ports(loop, lease)),
     )
 
 

@@ -45,10 +45,13 @@ _PAGES: dict[str, Callable[[Any, Page], None]] = {
     **dict.fromkeys(
         ("batch.status", "batch.start", "batch.run", "batch.wait", "batch.watch", "batch.retry"), batches.standing
     ),
+    "batch.preview": batches.previewed,
     "batch.minions": batches.minions,
     "batch.failures": batches.failures,
+    "batch.output": batches.returned,
     "job_retry.list": retries.entries,
     "job_retry.show": retries.entry,
+    **{f"job_retry.{verb}": draw for verb, draw in retries.ANSWERS.items()},
     "job_cache.search": jobs.search,
     "job_cache.minions": jobs.minions,
     "job_cache.outcome": jobs.outcome,
@@ -103,5 +106,5 @@ def _drawn(draw: Callable[[Any, Page], None], data: Any) -> str:
     draw(data, page)
     if to_file:
         return page.text()
-    encoding = terminal.encoding_of(sys.stdout)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return page.text().encode(encoding, "backslashreplace").decode(encoding)

@@ -47,8 +47,8 @@ def run():
         or not _BATCH.fullmatch(str(batch))
         or fun not in allowed
     ):
-        shown = {name: value[:100] if isinstance(value, str) else type(value).__name__ for name, value in fields.items()}
-        ignore("start_batch.sls", "Starting no batch, because the event is not as start_batch.sls says: %.200r", shown)
+        shown = (not is_short and "it has other fields too") or {name: value[:100] if isinstance(value, str) else type(value).__name__ for name, value in fields.items()}
+        ignore("start_batch.sls", "Starting no batch, because the event is not as start_batch.sls says: %.200s", shown)
         return {}
     if not may_act("start_batch", (10, 3600)):
         return {}

@@ -161,6 +161,17 @@ def returner(load: dict[str, Any]) -> bool | None:
     minion = store.key(load.get("id"), "minion id")
     if jid is None or minion is None:
         return False
+    if not _is_of_a_command(load):
+        return _take_return(store, jid, minion, load)
+    try:
+        store.contains(LOADS, jid)  # the log of a database that is away would say so, too
+        return _take_return(store, jid, minion, load)
+    except Outage as exc:
+        log.error("What %s has returned on this master is not in the job cache: %s", load.get("fun"), exc)
+        return None
+
+
+def _take_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> bool | None:
     job = records.work(store, jid)
     if not (job.stored or job.asked):
         return None
@@ -170,14 +181,7 @@ def returner(load: dict[str, Any]) -> bool | None:
     if store.log is not None and not job.stored:
         store.log.append(record)
         return None
-    try:
-        is_first = store.together(lambda: records.add_return(store, jid, minion, load), record)
-    except Outage as exc:
-        if not _is_of_a_command(load):
-            raise
-        log.error("What %s has returned on this master is not in the job cache: %s", load.get("fun"), exc)
-        return None
-    return None if is_first else False
+    return None if store.together(lambda: records.add_return(store, jid, minion, load), record) else False
 
 
 def save_load(jid: Any, clear_load: Any, minions: Iterable[Any] | None = None, recurse_count: int = 0) -> None:

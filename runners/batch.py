@@ -40,7 +40,7 @@ __func_alias__ = {"list_": "list"}
 # Salt's loader brings these.
 __opts__: Mapping[str, Any]
 
-#: Seconds to wait for the answer to a request: the engine first waits for a publish that is under way.
+#: Seconds to wait for the answer to a request, which is on the disk by then.
 _STOP_PATIENCE = 30.0
 
 
@@ -157,7 +157,8 @@ def run(tgt: object = None, fun: object = None, *args: object, **options: Any) -
 
     The summary has a ``verdict``, a sentence that also says how many minions were left out. Its ``retcode`` is 0 if all went
     well; otherwise it is 1, and there is an ``Error``. For orchestration: the ``salt.runner`` state that calls this fails if
-    the batch did not succeed, or could not be started.
+    the batch did not succeed, or could not be started. It gets how the batch ended, and ``failures``: minions with their
+    reasons.
 
     CLI Example:
 
@@ -165,8 +166,15 @@ def run(tgt: object = None, fun: object = None, *args: object, **options: Any) -
 
         salt-run batch.run 'web*' state.apply nginx batch=25%
     """
-    started = _start(_asked("run", tgt, fun, args, options))
-    return _follow(started["jid"], None, None)
+    jid = _start(_asked("run", tgt, fun, args, options))["jid"]
+    ended = _follow(jid, None, None)
+    if not runner.is_step():
+        return ended
+    from saltext.jobs.core.batch import summary, tables
+
+    with contextlib.suppress(Refused):  # as in watch
+        return tables.step(ended, summary.failures(*_with_returns(jid))["groups"])
+    return tables.step(ended, [])
 
 
 @runner.verb
@@ -176,7 +184,7 @@ def status(jid: object) -> dict[str, Any]:
 
     :param str jid: the batch's jid.
     :return: a dict with jid, fun, arguments (words, as they would be typed; those named like a password or a token are
-        hidden, and from users with limited rights all of batches that others have started), options (of ``batch.start``, by
+        hidden; those of others only for users who may call ``jobs.list_job``), options (of ``batch.start``, by
         name; None if not given), tgt, tgt_type, user, driver, state (running, paused, stopping, complete, halted), the
         counts total, completed (returned with success), active, pending, failed, lost, offline, queued, killed, timed_out,
         batch_size, stage, stages, sizes (as in ``batch.preview``), halted, halted_reason, stopped_by (a user),
@@ -197,7 +205,7 @@ def status(jid: object) -> dict[str, Any]:
 
         salt-run batch.status 20260516101112131415
     """
-    return _catalog().find(kinds.jid(jid))[0]
+    return _catalog().find(kinds.jid(jid)).summary
 
 
 @runner.verb
@@ -266,8 +274,8 @@ def minions(jid: object, state: object = None) -> catalog.Minions:
     """
     Return ``{minion: {state, since, started, retcode}}`` of a batch, with ``group`` if it has groups. ``since`` is since
     when a minion is in its state, ``started`` when it said that it had begun the job, or else when it was sent to (None if
-    it was not). ``seen`` is when an active minion was last seen to run the job. A lost minion that is known to have begun
-    the job has ``begun``. Times are Unix time in seconds.
+    it was not). ``seen`` is when an active minion was last seen to run the job. A lost minion has ``why``: what is known of
+    it; and ``begun``, if it is known to have begun the job. Times are Unix time in seconds.
 
     :param str jid: the batch's jid.
     :param str state: only minions in this state: pending, active, completed, failed, lost, offline, queued (job_retry owes
@@ -283,7 +291,7 @@ def minions(jid: object, state: object = None) -> catalog.Minions:
 
     if state is not None:
         kinds.choice("pending", "active", *(outcome.value for outcome in Outcome)).given("state", state)
-    found = _catalog().find(kinds.jid(jid))[1]
+    found = _catalog().find(kinds.jid(jid)).minions
     return {minion: record for minion, record in found.items() if state in (None, record["state"])}
 
 
@@ -295,7 +303,7 @@ def failures(jid: object) -> dict[str, Any]:
     Reasons count as the same if they differ only in ids, addresses, times and numbers. For a run of states the text has the
     states that failed, with their comments. For anything else it has the output, without the middle if it is long.
 
-    A user with limited rights needs the right to the batch's job, as for ``batch.retry``.
+    A user needs the right to the batch's job, as for ``batch.retry``, or to ``jobs.list_job``.
 
     :param str jid: the batch's jid.
     :return: the dict of ``batch.status`` with unsuccessful (how many) and groups: a list of dicts with count, state (failed,
@@ -317,7 +325,7 @@ def output(jid: object, minion: object) -> dict[str, Any]:
     """
     Return what one minion of a batch returned.
 
-    A user with limited rights needs the right to the batch's job, as for ``batch.retry``.
+    A user needs the right to the batch's job, as for ``batch.retry``, or to ``jobs.list_job``.
 
     :param str jid: the batch's jid.
     :param str minion: the minion's id.
@@ -340,7 +348,7 @@ def output(jid: object, minion: object) -> dict[str, Any]:
 @runner.verb
 def stop(jid: object, kill: object = False) -> bool:
     """
-    Stop a batch: nothing more is published. Returns True once the stop is durable.
+    Stop a batch: nothing more is published, but what was on its way to minions. Returns True once the stop is durable.
 
     Refused for a batch that has ended or is stopped already; ``kill`` can still be added to a stop. If the engine is
     down, it publishes nothing, and carries out the stop first when it starts.
@@ -357,18 +365,13 @@ def stop(jid: object, kill: object = False) -> bool:
         salt-run batch.stop 20260516101112131415 kill=True
     """
     from saltext.jobs.core.batch import summary
-    from saltext.jobs.core.master import caller
 
-    jid, kill = kinds.jid(jid), kinds.FLAG.given("kill", kill)
-    batches, who = _catalog(), _caller()
-    batch = batches.ours(jid)
-    _rights(who).permit_control(batch if kill else None)
-    if batch is not None:
-        return _request("stop", who, batch, kill=kill)
-    over, state = batches.find(jid)[0]["state"] in summary.OVER, batches.need_native(jid)
-    if kill:
-        caller.require_right(__opts__, who, state, state.get("all_minions") or ())
-    return _done("stop", jid, not over and _stop_native(jid, state, kill))
+    jid, kill, who = kinds.jid(jid), kinds.FLAG.given("kill", kill), _caller()
+    found = _found(jid, who, with_right=kill)
+    if found.batch is not None:
+        return _request("stop", who, found.batch, kill=kill)
+    over = found.summary["state"] in summary.OVER
+    return _done("stop", jid, not over and _stop_native(jid, found.state, kill))
 
 
 @runner.verb
@@ -489,7 +492,8 @@ def retry(jid: object, which: object = "failed") -> Any:
 
     :param str jid: the batch's jid.
     :param str which: failed, lost, offline, timed_out, or all: all minions that did not complete. Minions to which job_retry
-        owes the job are never among them; ``job_retry.cancel jid=JID`` takes the job back, and makes them offline.
+        owes the job are never among them; ``job_retry.cancel jid=JID`` takes the job back, and makes them offline. Of a
+        minion that a retry of the batch has run the job on, that run counts.
 
     CLI Example:
 
@@ -501,8 +505,13 @@ def retry(jid: object, which: object = "failed") -> Any:
     from saltext.jobs.core.batch import starting
 
     which = kinds.choice(*starting.RETRIABLE).given("which", which)
-    batch = _catalog().need(kinds.jid(jid))
-    return _start(starting.next_batch(__opts__, _caller(), batch, which))
+    batches = _catalog()
+    batch = batches.need(kinds.jid(jid))
+    started = _start(starting.next_batch(__opts__, _caller(), batch, which, batches.retries(batch.spec.jid)))
+    if batch.finished and batch.pending and which != "all":
+        left = f"{len(batch.pending)} minions that it was not sent to are left out: which=all takes them too"
+        runner.note(globals(), f"Batch {batch.spec.jid}: {left}")
+    return started
 
 
 @runner.verb
@@ -579,8 +588,7 @@ def doctor() -> dict[str, Any]:
 
     :return: a dict with engine (whether it runs), process (its pid, user and host), job_cache (the one that gets the
         returns), returns_proven (whether a return must be in the job cache before it counts), set_aside (jids of batches
-        that could not be read), findings (one sentence for each thing that may need a change), and retcode (the
-        exit status).
+        that could not be read), findings (each a dict with code, severity, text and do), and retcode (the exit status).
 
     CLI Example:
 
@@ -648,7 +656,7 @@ def _follow(jid: str, timeout: object, display: Display | None) -> catalog.Summa
     from saltext.jobs.core.batch import watch as watching
 
     limit = None if timeout is None else kinds.SECONDS.given("timeout", timeout)
-    return catalog.with_retcode(watching.follow(jid, lambda: _catalog().find(jid), limit, display))
+    return catalog.with_retcode(watching.follow(jid, lambda: _catalog().find(jid)[:2], limit, display))
 
 
 def _request(verb: str, who: caller.Caller, batch: Batch, **more: object) -> bool:
@@ -670,7 +678,7 @@ def _done(verb: str, jid: str, answer: object) -> bool:
     from saltext.jobs.core.batch import summary
 
     if not answer:
-        raise Refused(summary.why_not(verb, _catalog().find(jid)[0]))
+        raise Refused(summary.why_not(verb, _catalog().find(jid).summary))
     return True
 
 
@@ -701,20 +709,31 @@ def _rights(who: caller.Caller) -> CallerRights:
     return CallerRights(__opts__, who)
 
 
+def _found(jid: str, who: caller.Caller, with_right: bool) -> catalog.Found:
+    """
+    Return a batch, also one of Salt 3008's own. :raises Refused: if there is none, or if the caller may control none; with
+    ``with_right`` also if they may not run its job.
+    """
+    from saltext.jobs.core.master import caller
+
+    rights = _rights(who)
+    rights.permit_control()
+    found = _catalog().find(jid)
+    if with_right and found.batch is not None:
+        rights.permit_control(found.batch)
+    elif with_right:
+        caller.require_right(__opts__, who, found.state, found.state.get("all_minions") or ())
+    return found
+
+
 def _with_returns(jid: str) -> tuple[catalog.Summary, catalog.Minions, summary.Returns]:
     """Return the summary of a batch, its minions, and what reads their returns. :raises Refused: if the caller may not."""
-    from saltext.jobs.core.master import caller
+    from saltext.jobs.core.master.caller import sees_all
     from saltext.jobs.core.master.job_cache import JobCache
 
-    batches, who = _catalog(), _caller()
-    batch = batches.ours(jid)
-    found, known = batches.find(jid)
-    _rights(who).permit_control(batch)
-    if batch is None:
-        state = batches.need_native(jid)
-        caller.require_right(__opts__, who, state, state.get("all_minions") or ())
-    cache = JobCache(__opts__)
-    return found, known, lambda names: cache.each_return(jid, names)
+    who, cache = _caller(), JobCache(__opts__)
+    found = _found(jid, who, with_right=not sees_all(__opts__, who))
+    return found.summary, found.minions, lambda names: cache.each_return(jid, names)
 
 
 def _catalog() -> catalog.Catalog:

@@ -8,6 +8,7 @@ as published, because job retry relies on these marks.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -135,7 +136,7 @@ def search(
     Returns ``{"jobs": [...], "next"}``. Each job has ``JID``, ``Function``, ``Arguments``, ``Target``, ``Target-type``,
     ``User``, ``StartTime`` and ``Metadata``, as ``jobs.list_jobs`` shows them, and the counts ``Minions`` (0 if the minions
     of the job are not known), ``Returned``, ``Failed`` and ``Missing``. ``next`` is None if there are no more jobs. A user
-    with limited rights sees arguments and metadata of their own jobs only.
+    without the right to ``jobs.list_job`` sees arguments and metadata of their own jobs only.
 
     CLI Example:
 
@@ -146,6 +147,7 @@ def search(
         salt-run job_cache.search minion='web*,db1' kind=all
         salt-run job_cache.search user=anna after=20260516120000000000
     """
+    from saltext.jobs.core.compat import lacks_key
     from saltext.jobs.core.store import search as searches
 
     asked = {
@@ -163,7 +165,11 @@ def search(
     }
     store = _store()
     query = searches.query_of(store, asked, time.time())
-    return kinds.accepted(searches.search, store, query, _sees())
+    found: dict[str, Any] = kinds.accepted(searches.search, store, query, _sees())
+    is_one = isinstance(minion, str) and not set("*?[,").intersection(minion)
+    if is_one and not found["jobs"] and lacks_key(__opts__, minion):
+        runner.note(globals(), f"This master has no key of a minion named {minion}")
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -179,7 +185,7 @@ def outcome(jid: object) -> dict[str, Any]:
 
     Two reasons count as the same if they differ only in ids, addresses, times and numbers. For a run of states the text has
     the states that failed, with their comments; for anything else it has the output, without the middle if it is long.
-    For a batch, ``batch.failures`` tells more. A user with limited rights needs the right to the job.
+    For a batch, ``batch.failures`` tells more. A user needs the right to the job, or to ``jobs.list_job``.
 
     jid
         The job's jid.
@@ -208,7 +214,8 @@ def outcome(jid: object) -> dict[str, Any]:
         )
     who = _caller()
     caller.require_no_peer(who)
-    caller.require_right(__opts__, who, load, jobs.minions_of(load))
+    if not caller.sees_all(__opts__, who):
+        caller.require_right(__opts__, who, load, jobs.minions_of(load))
     return jobs.outcome(cache, jid, load, _owed(jid), _ended(jid))
 
 
@@ -225,8 +232,9 @@ def _ended(jid: str) -> dict[str, tuple[str, str]]:
     """Return how a batch stands on minions without success; nothing for another job."""
     from saltext.jobs.core.batch.catalog import Catalog
     from saltext.jobs.core.batch.summary import meaning
+    from saltext.jobs.core.retry.store import owed_of
 
-    batches = Catalog(__opts__)
+    batches = Catalog(__opts__, owed=functools.partial(owed_of, __opts__))
     try:
         batch = batches.ours(jid)
     except Refused as exc:
@@ -248,8 +256,8 @@ def minions(
     """
     Return the last result of each accepted minion: when it last ran a function, and how that ended.
 
-    The job cache keeps results for ``keep_jobs_seconds``; older ones are not shown. A user with limited rights sees the
-    arguments of their own jobs only.
+    The job cache keeps results for ``keep_jobs_seconds``; older ones are not shown. A user without the right to
+    ``jobs.list_job`` sees the arguments of their own jobs only.
 
     fun
         The function: a glob such as ``state.*``, or several, with commas or as a list.
@@ -389,8 +397,8 @@ def doctor() -> dict[str, Any]:
     seconds for each GB. It changes nothing.
 
     Returns ``{"job_cache", "driver", "usable", "jobs", "findings", "retcode"}``: ``master_job_cache``, the driver, whether
-    it answers, the number of jobs, one sentence for each thing that may need a change, and the exit status: 1 if something
-    does not work, or soon will not; 0 if all findings are advice.
+    it answers, the number of jobs, a dict with code, severity, text and do for each thing that may need a change, and the
+    exit status: 1 if something does not work, or soon will not; 0 if all findings are advice.
 
     CLI Example:
 

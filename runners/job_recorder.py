@@ -78,7 +78,7 @@ def doctor() -> dict[str, Any]:
     The exit status of ``salt-run`` is 1 if something does not work, or soon will not; it is 0 if all findings are advice.
 
     :return: a dict with engine (whether it runs), process (its pid, user and host), returners (those that get the records,
-        and the targets of notices), findings (one sentence for each thing that may need a change), and retcode (the exit
+        and the targets of notices), findings (each a dict with code, severity, text and do), and retcode (the exit
         status).
 
     CLI Example:

@@ -25,8 +25,9 @@ from saltext.jobs.core.options import kinds
 
 if TYPE_CHECKING:
     from saltext.jobs.core.master import caller
-    from saltext.jobs.core.retry.entry import Entry
+    from saltext.jobs.core.retry.entry import Entry, Job
     from saltext.jobs.core.retry.load import Waiting
+    from saltext.jobs.core.retry.store import RetryStore
 
 __virtualname__ = JOB_RETRY
 __func_alias__ = {"list_": "list"}
@@ -68,6 +69,7 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
         salt-run job_retry.list
         salt-run job_retry.list minion=web1 state=held,dead
     """
+    from saltext.jobs.core.compat import lacks_key
     from saltext.jobs.core.engine import requests
     from saltext.jobs.core.retry.entry import State
 
@@ -79,10 +81,12 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
     states = there if state is None else kinds.some_of(*there).given("state", state)
     waiting = _waiting()
     found = [
-        (snapshot["published_at"], _row(entry, snapshot, waiting))
-        for entry, snapshot in _entries(_given(kinds.minion, minion), _given(kinds.jid, jid))
+        (job.published_at, _row(entry, job, waiting))
+        for entry, job in _entries(_given(kinds.minion, minion), _given(kinds.jid, jid))
         if entry.state.value in states
     ]
+    if minion is not None and not found and lacks_key(__opts__, str(minion)):
+        runner.note(globals(), f"This master has no key of a minion named {minion}")
     is_well = requests.is_running(__opts__, JOB_RETRY) and not requests.silent_for(__opts__, JOB_RETRY)
     if not is_well:
         stands = "delivered" if found else "queued"
@@ -96,7 +100,7 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
 def show(minion: object, jid: object) -> dict[str, Any]:
     """
     Return everything about one entry: what ``job_retry.list`` shows, the job with its arguments, and its history. A user
-    with limited rights sees the arguments of their own jobs only.
+    without the right to ``jobs.list_job`` sees the arguments of their own jobs only.
 
     After the minion has returned the job, the entry is not in the queue any more. It is shown as ``done``, without the job's
     arguments, for as long as the job cache keeps the job: when it was delivered, at which attempt, and when it ended.
@@ -111,14 +115,13 @@ def show(minion: object, jid: object) -> dict[str, Any]:
     from saltext.jobs.core.ids import jid_time
     from saltext.jobs.core.master import caller
 
-    who = _caller()
     minion, jid = kinds.minion(minion), kinds.jid(jid)
     _tell_of_a_pause()
-    for entry, snapshot in _entries(minion, jid):
-        load = snapshot["load"]
-        sees = caller.sees_arguments(who, load)
+    for entry, job in _entries(minion, jid):
+        load = job.load
+        sees = caller.sight(__opts__, globals().get("__user__"))(load)
         return {
-            **_row(entry, snapshot, _waiting()),
+            **_row(entry, job, _waiting()),
             "asked_for_by": entry.asker.name if entry.asker else None,
             "arg": shown(load.get("arg")) if sees else [HIDDEN],
             "tgt": load.get("tgt"),
@@ -126,7 +129,7 @@ def show(minion: object, jid: object) -> dict[str, Any]:
             "user": load.get("user"),
             "ret": load.get("ret"),
             "metadata": shown((load.get("kwargs") or {}).get("metadata")) if sees else None,
-            "published_at": snapshot["published_at"],
+            "published_at": job.published_at,
             "last_sent_at": entry.sent_at,
             "unreceived_tries": entry.counts.tries,
             "history": [{"at": at, "state": state, "reason": reason} for at, state, reason in entry.history],
@@ -172,12 +175,12 @@ def stats() -> dict[str, Any]:
     minions, jobs, openings = set[str](), set[str](), list[float]()
     oldest: float | None = None
     outside, waiting = 0, _waiting()
-    for entry, snapshot in _entries(None, None):
-        waits_for, opens = waiting.of(entry, snapshot["load"])
+    for entry, job in _entries(None, None):
+        waits_for, opens = waiting.of(entry, job)
         outside += waits_for is not None
         openings += [opens] if opens is not None else []
         states[entry.state.value] += 1
-        functions[_fun(snapshot)] += 1
+        functions[",".join(job.funs)] += 1
         minions.add(entry.minion)
         jobs.add(entry.jid)
         oldest = entry.queued if oldest is None else min(oldest, entry.queued)
@@ -234,8 +237,9 @@ def doctor() -> dict[str, Any]:
 
     The exit status of ``salt-run`` is 1 if something does not work or will soon fail, and 0 if all findings are advice.
 
-    :return: a dict with engine (whether it runs), process (its pid, user and host), findings (one sentence for each thing
-        that may need a change; faults first), faults (how many of them are more than advice), and retcode (the exit status).
+    :return: a dict with engine (whether it runs), process (its pid, user and host), findings (each a dict with code,
+        severity, text and do; faults first), faults (how many of them are more than advice), and retcode (the exit
+        status).
 
     CLI Example:
 
@@ -356,8 +360,8 @@ def retry(minion: object = None, jid: object = None) -> Any:
 
     selection, who = _selection(minion, jid), _caller()
     if who.grants is not None:
-        for entry, snapshot in _entries(selection["minion"], selection["jid"]):
-            caller.require_right(__opts__, who, snapshot["load"], [entry.minion], "all minions of these entries")
+        for entry, job in _entries(selection["minion"], selection["jid"]):
+            caller.require_right(__opts__, who, job.load, [entry.minion], "all minions of these entries")
     return _some(_ask({"do": "retry", **selection}, who), "is held or dead", **selection)
 
 
@@ -474,10 +478,8 @@ def _some(count: Any, what: str, minion: str | None = None, jid: str | None = No
 def _is_paused() -> bool:
     """Tell whether the queue is paused, or will be once the engine has read the waiting requests."""
     from saltext.jobs.core.engine import requests
-    from saltext.jobs.core.retry.store import RetryStore
-    from saltext.jobs.core.site import site_of
 
-    paused = RetryStore(site_of(__opts__).tables).is_paused()
+    paused = _store().is_paused()
     for request in requests.waiting(__opts__, JOB_RETRY):
         paused = {"pause": True, "resume": False}.get(str(request.get("do")), paused)
     return paused
@@ -488,22 +490,23 @@ def _tell_of_a_pause() -> None:
         runner.note(globals(), "The queue is paused: nothing is delivered until job_retry.resume")
 
 
-def _entries(minion: str | None, jid: str | None) -> Iterator[tuple[Entry, dict[str, Any]]]:
+def _store() -> RetryStore:
     from saltext.jobs.core.retry.store import RetryStore
     from saltext.jobs.core.site import site_of
 
+    return RetryStore(site_of(__opts__).tables)
+
+
+def _entries(minion: str | None, jid: str | None) -> Iterator[tuple[Entry, Job]]:
     try:
-        yield from RetryStore(site_of(__opts__).tables).entries(minion, jid)
+        yield from _store().entries(minion, jid)
     except OSError as exc:
         raise Refused(f"The retry queue cannot be read: {exc}") from exc
 
 
 def _done(minion: str, jid: str) -> dict[str, Any] | None:
-    from saltext.jobs.core.retry.store import RetryStore
-    from saltext.jobs.core.site import site_of
-
     try:
-        return RetryStore(site_of(__opts__).tables).done(minion, jid)
+        return _store().done(minion, jid)
     except (OSError, ValueError) as exc:
         raise Refused(f"The retry queue cannot be read: {exc}") from exc
 
@@ -522,12 +525,12 @@ def _waiting() -> Waiting:
     return Waiting(settings, time.time())
 
 
-def _row(entry: Entry, snapshot: Mapping[str, Any], waiting: Waiting) -> dict[str, Any]:
-    waits_for, opens = waiting.of(entry, snapshot["load"])
+def _row(entry: Entry, job: Job, waiting: Waiting) -> dict[str, Any]:
+    waits_for, opens = waiting.of(entry, job)
     return {
         "minion": entry.minion,
         "jid": entry.jid,
-        "fun": _fun(snapshot),
+        "fun": ",".join(job.funs),
         "state": entry.state.value,
         "reason": entry.reason,
         "attempts": entry.counts.attempts,
@@ -537,11 +540,6 @@ def _row(entry: Entry, snapshot: Mapping[str, Any], waiting: Waiting) -> dict[st
         "opens_at": opens,
         "not_before": entry.next_at or None,
     }
-
-
-def _fun(snapshot: Mapping[str, Any]) -> str:
-    fun = snapshot["load"].get("fun")
-    return ",".join(fun) if isinstance(fun, (list, tuple)) else str(fun)
 
 
 def _given(read: Callable[[object], str], value: object) -> str | None:

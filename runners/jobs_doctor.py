@@ -16,6 +16,7 @@ from typing import Any
 # Every salt-run imports this file. What a call needs beyond these, it imports itself.
 from saltext.jobs.core import runner
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
+from saltext.jobs.core.findings import Finding, examined, fault
 from saltext.jobs.core.options import kinds
 
 __virtualname__ = "jobs_doctor"
@@ -46,8 +47,8 @@ def run() -> dict[str, Any]:
     extension that are misspelt in the master's configuration. The exit status of ``salt-run`` is 1 if something that is
     configured, or has open work, does not work.
 
-    :return: a dict with parts (``{part: how it stands}``), findings (a sentence each; faults first, then advice), faults
-        (how many of the findings are faults) and retcode (the exit status).
+    :return: a dict with parts (``{part: how it stands}``), findings (each a dict with code, severity, text, do and part;
+        faults first, then advice), faults (how many of the findings are faults) and retcode (the exit status).
 
     CLI Example:
 
@@ -55,30 +56,28 @@ def run() -> dict[str, Any]:
 
         salt-run jobs_doctor.run
     """
-    from saltext.jobs.core.advice import Advice, examined
-
     _require_no_peer()
-    parts, found = dict[str, str](), dict[str, str]()
-    for finding in (*_misspelt(__opts__), *_left_behind(__opts__)):
-        found.setdefault(finding, finding)
+    parts, found = dict[str, str](), [*_misspelt(__opts__), *_left_behind(__opts__)]
     for part in (_JOB_CACHE, *_ENGINES):
         configured, work = _is_configured(part), _open_work(part)
         if not configured and not work:
             parts[part] = "not configured"
             if part in _ENGINES and __opts__.get(part):  # Salt has an option `job_cache` of its own
-                finding = f"the master's configuration has `{part}:`, but `engines:` does not name it: add it there"
-                found.setdefault(finding, finding)
+                told = f"the master's configuration has `{part}:`, but `engines:` does not name it"
+                found.append(fault("engine-unnamed", told, "add it there"))
             continue
-        told = _examined(part)
-        well = told.get("engine", told.get("usable", False))
-        parts[part] = "works" if well and not told["faults"] else "runs" if well else "does not work"
+        standing = _examined(part)
+        well = standing.get("engine", standing.get("usable", False))
+        parts[part] = "works" if well and not standing["faults"] else "runs" if well else "does not work"
         if work and not well and not configured:
-            told["findings"].insert(0, f"{work}, and no {part} engine is configured: add it to `engines:`")
-            told["faults"] += 1
-        for number, finding in enumerate(told["findings"]):  # the same may be said of several parts
-            is_fault = number < told["faults"]
-            found.setdefault(finding, f"{part}: {finding}" if is_fault else Advice(finding))
-    return examined({"parts": parts}, found.values())
+            told = f"{work}, and no {part} engine is configured"
+            found.append(fault("work-without-engine", told, "add it to `engines:`")._replace(part=part))
+        # That an engine is not configured has been said: here it has open work.
+        found += (Finding(**item) for item in standing["findings"] if item["code"] != "engine-unconfigured")
+    first = dict[tuple[str, str], Finding]()  # the same may be said of several parts
+    for one in found:
+        first.setdefault((one.code, str(one)), one)
+    return examined({"parts": parts}, first.values())
 
 
 def _is_configured(part: str) -> bool:
@@ -92,7 +91,7 @@ def _examined(part: str) -> dict[str, Any]:
     try:
         return {**__salt__[f"{_DOCTORS[part]}.doctor"]()}
     except Exception as exc:
-        return {"findings": [f"it cannot be examined: {exc}"], "faults": 1}
+        return examined({}, [fault("doctor", f"it cannot be examined: {exc}")], part)
 
 
 def _open_work(part: str) -> str:
@@ -116,8 +115,8 @@ def _open_work(part: str) -> str:
     return ""
 
 
-def _left_behind(opts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence if batches are open in the file that was used before `cache:` became sqlite, or was sqlite."""
+def _left_behind(opts: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a finding if batches are open in the file that was used before `cache:` became sqlite, or was sqlite."""
     from saltext.jobs.core.batch.store import BatchStore
     from saltext.jobs.core.ledger.batches import Kind
     from saltext.jobs.core.site import site_of
@@ -129,11 +128,11 @@ def _left_behind(opts: Mapping[str, Any]) -> Iterator[str]:
         count = len(BatchStore(other).jids(Kind.OPEN)) if os.path.exists(place) else 0
         if count and not opts.get("saltext_jobs_site"):
             told = f"batches that have not ended: {count} in {place}, which is not used any more"
-            yield f"{told}: set `cache:` back until they have ended"
+            yield fault("batches-left-behind", told, "set `cache:` back until they have ended")
 
 
-def _misspelt(opts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each name in the master's configuration that is nearly one of ours."""
+def _misspelt(opts: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a finding for each name in the master's configuration that is nearly one of ours."""
     import salt.config
 
     def like(name: Any, known: Iterable[str]) -> str | None:
@@ -143,13 +142,14 @@ def _misspelt(opts: Mapping[str, Any]) -> Iterator[str]:
     for entry in [engines] if isinstance(engines, (str, Mapping)) else engines:
         for name in entry if isinstance(entry, Mapping) else (entry,):
             if meant := like(name, _ENGINES):
-                yield f"`engines:` names {name!r}, which is no engine: correct it to {meant}"
+                yield fault("misspelt", f"`engines:` names {name!r}, which is no engine", f"correct it to {meant}")
     for name in sorted(map(str, opts.keys() - salt.config.DEFAULT_MASTER_OPTS.keys())):
         if meant := like(name, _SECTIONS):
-            yield f"the master's configuration has {name!r}, which is no option: correct it to {meant}"
+            told = f"the master's configuration has {name!r}, which is no option"
+            yield fault("misspelt", told, f"correct it to {meant}")
     for name, known in _VALUES.items():
         if meant := like(opts.get(name), known):
-            yield f"{name} is {opts[name]!r}: correct it to {meant}"
+            yield fault("misspelt", f"{name} is {opts[name]!r}", f"correct it to {meant}")
 
 
 def _require_no_peer() -> None:

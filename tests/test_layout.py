@@ -19,13 +19,12 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 
 #: Single modules, and the options, that all others may use. They import no package of ours.
 BASE = {
-    "advice",
+    "findings",
     "banks",
     "boot",
     "compat",
     "errors",
     "functions",
-    "grouping",
     "ids",
     "lines",
     "metrics",
@@ -40,13 +39,12 @@ BASE = {
 GROUND = BASE | {"disk", "display", "engine", "ledger", "log", "master", "site", "sqlite", "store"}
 #: What each package, and each module that stands alone in core/, may import besides itself.
 MAY_IMPORT = {
-    "advice": set(),
+    "findings": set(),
     "banks": {"errors"},
     "boot": set(),
     "compat": set(),
     "errors": set(),
     "functions": set(),
-    "grouping": set(),
     "ids": set(),
     "lines": set(),
     "loader": set(),
@@ -101,24 +99,8 @@ SHELLS = {
         "store",
         "watch",
     },
-    "retry": {
-        "doctor",
-        "effects",
-        "reader",
-        "shell",
-        "store",
-        "verbs",
-    },
-    "recorder": {
-        "consumer",
-        "doctor",
-        "reading",
-        "recipients",
-        "returner",
-        "shell",
-        "watch",
-        "webhook",
-    },
+    "retry": {"doctor", "effects", "reader", "shell", "store"},
+    "recorder": {"consumer", "doctor", "reading", "recipients", "returner", "shell", "watch", "webhook"},
 }
 #: What a pure module may import from outside its wing: options that have been read, windows of time, a logger, and the like.
 VALUES = {
@@ -126,7 +108,6 @@ VALUES = {
     "display",
     "errors",
     "functions",
-    "grouping",
     "ids",
     "lines",
     "metrics",
@@ -225,13 +206,6 @@ def test_no_import_leads_back_to_where_it_came_from(of):
     while leaves := {name for name, others in below.items() if not others}:
         below = {name: others - leaves for name, others in below.items() if name not in leaves}
     assert below == {}, "these import each other, or import modules that do"
-
-
-def test_the_order_of_the_packages_itself_is_no_circle():
-    below = dict(MAY_IMPORT)
-    while leaves := {name for name, others in below.items() if not others}:
-        below = {name: others - leaves for name, others in below.items() if name not in leaves}
-    assert below == {}
 
 
 # -- pure modules ------------------------------------------------------------------------------------------------------

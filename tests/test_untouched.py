@@ -126,11 +126,8 @@ def test_the_exceptions_are_files_that_need_one():
     "text",
     [
         "from saltext.jobs.core import late\nlate.GATHER = 1",
-        "from saltext.jobs.core import late\ndel late.GATHER",
-        "from saltext.jobs.core import late as x\nx.y.Z.w = 1",
         "from saltext.jobs.core.late import Late\nLate.take = None",
         "from saltext.jobs.core.late import Late\nmonkeypatch.setattr(Late, 'take', None)",
-        "from saltext.jobs.core import late\nsetattr(late, 'GATHER', 1)",
         "from saltext.jobs.core.late import TABLE\nmonkeypatch.setitem(TABLE, 'a', 1)",
         "monkeypatch.setattr('saltext.jobs.core.late.GATHER', 1)",
     ],
@@ -142,16 +139,3 @@ def test_a_replacement_of_our_code_is_found(text):
 @pytest.mark.parametrize("text", ["late._open", "a.b()._c()", "from saltext.jobs.core.late import _MOST"])
 def test_a_use_of_a_private_name_is_found(text):
     assert list(private_in(ast.parse(text)))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "from saltext.jobs.core.late import Late\nmade = Late()\nmade.pause = 1",
-        "import os\nmonkeypatch.setattr(os, 'write', None)",
-        "class A:\n    def b(self):\n        return self._c + super()._d + self.__dict__",
-    ],
-)
-def test_permitted_code_is_not_found(text):
-    tree = ast.parse(text)
-    assert not list(replaced_in(tree)) + list(private_in(tree))

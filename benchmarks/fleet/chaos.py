@@ -41,6 +41,8 @@ class Chaos:
         self.done: collections.Counter[str] = collections.Counter()
         self.refused: collections.Counter[str] = collections.Counter()
         self._deck: list[Callable[[], None]] = []
+        #: When the last of them was done.
+        self.acted = time.monotonic()
 
     def step(self) -> None:
         """Do one action. A round has each action once, and then the frequent ones again."""
@@ -58,6 +60,7 @@ class Chaos:
             self.refused[f"{what.__name__}: {type(exc).__name__}"] += 1
         else:
             self.done[what.__name__] += 1
+            self.acted = time.monotonic()
 
     def _choices(self) -> dict[Callable[[], None], int]:
         return {
@@ -72,6 +75,11 @@ class Chaos:
             self.power_cut: 1,
             self.kill_master: 1,
         }
+
+    @property
+    def has_done_all(self) -> bool:
+        """Whether each action was done at least once."""
+        return all(self.done[what.__name__] for what in self._choices())
 
     def _some(self, most: float) -> list[str]:
         names = self._site.names
@@ -127,7 +135,9 @@ def everything(site: Site, args: Arguments) -> Story:
     site.start()
     site.script(seed=args.seed, **SCRIPT)
     since = site.mark("started")
-    while time.monotonic() - since < args.seconds:
+    while (now := time.monotonic()) < since + args.seconds or (
+        not chaos.has_done_all and now < chaos.acted + site.limit
+    ):
         chaos.step()
         time.sleep(chaos_pause(args))
     mended = site.mark("mended")

@@ -26,7 +26,6 @@ from benchmarks.fleet.story import Arguments, Story
 from demo.processes import free_port, wait_for
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
-from saltext.jobs.core.master.events import wake_tag
 
 #: Limits for three jobs: publishes, and seconds (an aim on two quiet cores).
 _PUBLISHES, _SECONDS = 60, 30
@@ -334,8 +333,6 @@ def _lies(jid: str, names: Sequence[str]) -> Iterator[bytes]:
         yield _packed(f"salt/minion/{minion}/start", {"id": minion})
         if number % 10 == 0:
             yield _packed(f"salt/batch/{jid}/halted", {"jid": jid, "halted_reason": "stop"})
-            yield _packed(wake_tag(BATCH_MANAGER), {})
-            yield _packed(wake_tag(JOB_RETRY), {})
 
 
 def disk(site: Site, args: Arguments) -> Story:

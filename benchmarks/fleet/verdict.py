@@ -55,8 +55,8 @@ def wrong_about(state: str, runs: Sequence[Run], native: bool = False) -> str | 
         return None if good else "failed, but has returned no failure"
     if state == "active":
         return None if any(run.end is None for run in runs) else "active, but runs nothing"
-    if state in ("killed", "timed_out") and any(run.how == KILLED for run in runs):
-        return None
+    if state in ("killed", "timed_out"):
+        return None if any(run.how == KILLED for run in runs) else f"{state}, but no kill has reached it"
     if returned:
         return f"{state}, but has returned"
     if state == "pending" and runs:

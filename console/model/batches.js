@@ -58,7 +58,7 @@ export const WORDS = ["unsuccessful", "halted", "paused", "waiting", "scheduled"
 
 /** Whether a text is in what a batch runs, its target, its user or its jid. */
 export function isLike(batch, text) {
-  return [command(batch), [batch.tgt].flat().join(","), batch.user, batch.jid].some((one) => String(one ?? "").toLowerCase().includes(text.trim().toLowerCase()));
+  return [called(batch), [batch.tgt].flat().join(","), batch.user, batch.jid].some((one) => String(one ?? "").toLowerCase().includes(text.trim().toLowerCase()));
 }
 
 /** What a batch runs, as it would be typed. The runner has already hidden arguments named like a password. */
@@ -67,11 +67,11 @@ export function command(batch) {
   return [typeof batch.fun === "string" ? batch.fun : "", ...words].join(" ").trim();
 }
 
-/** What a batch is for: what an operator has named it, and what runs where. */
-export function titleOf(batch, place) {
+/** What a batch runs, after what an operator has named it. */
+export function called(batch) {
   const { name, ticket } = batch.options?.metadata ?? {};
   const given = [name, ticket].filter((one) => ["string", "number"].includes(typeof one) && one !== "");
-  return `${given.length ? `${given.join(", ")}: ` : ""}${command(batch)} on ${place}`;
+  return `${given.length ? `${given.join(", ")}: ` : ""}${command(batch)}`;
 }
 
 /** Options that are shown elsewhere. */
@@ -145,7 +145,7 @@ function timeLeft(batch, now) {
 /** Minions a minute since the start of the batch, and the seconds that the rest will take; null if unknown, or while it is held. */
 export function pace(batch, now) {
   const ended = STATES.filter((state) => !["active", "pending", "offline", "queued"].includes(state)).reduce((sum, state) => sum + number(batch[state]), 0);
-  const elapsed = (isOver(batch) ? batch.last_progress : now) - batch.created;
+  const elapsed = (isOver(batch) ? batch.finished ?? batch.last_progress : now) - batch.created;
   const rate = elapsed > 0 ? (60 * ended) / elapsed : 0;
   if (isOver(batch)) return { rate: finite(rate), eta: null };
   // Time passes while a batch is paused or waits, which says nothing of how fast it is.

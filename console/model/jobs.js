@@ -15,13 +15,22 @@ function written(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 
-/** Return `[{minion, state, value, code}]` of a job, by name; `state` is failed, missing or returned. */
-export function returnsOf(job) {
+/** What may become of a minion, in the order in which it is shown. */
+export const FATES = ["failed", "timed_out", "lost", "killed", "offline", "missing", "queued", "active", "pending", "returned"];
+
+/**
+ * Return `[{minion, state, value, code}]` of a job, by name; `state` is one of FATES.
+ * @param {object} known `job_cache.outcome`: what batches and the retry queue know of minions without a return
+ */
+export function returnsOf(job, known) {
+  const [groups, owed] = [known?.groups ?? [], known?.owed ?? {}];
+  const silent = new Map(groups.flatMap(({ state, minions }) => minions.map((minion) => [minion, state])));
+  for (const minion of Object.keys(owed)) silent.set(minion, "queued");
   const result = job && job.Result && typeof job.Result === "object" ? job.Result : {};
   const expected = Array.isArray(job.Minions) ? job.Minions.filter((name) => typeof name === "string") : [];
   const names = [...new Set([...Object.keys(result), ...expected])].sort();
   return names.map((minion) => {
-    if (!Object.hasOwn(result, minion)) return { minion, state: "missing", value: null, code: null };
+    if (!Object.hasOwn(result, minion)) return { minion, state: silent.get(minion) ?? "missing", value: null, code: null };
     const record = result[minion];
     const wrapped = record && typeof record === "object" && "return" in record;
     const failed = wrapped && hasFailed(record);
@@ -31,13 +40,12 @@ export function returnsOf(job) {
 
 /** The counts of returns by state. */
 export function countsOf(returns) {
-  const counts = { failed: 0, missing: 0, returned: 0 };
+  const counts = Object.fromEntries(FATES.map((state) => [state, 0]));
   for (const { state } of returns) counts[state] += 1;
   return counts;
 }
 
-/** Returns in the order in which they are shown: failures, then missing ones, then the rest. */
+/** Returns in the order in which they are shown. */
 export function worstFirst(returns) {
-  const rank = { failed: 0, missing: 1, returned: 2 };
-  return [...returns].sort((one, other) => rank[one.state] - rank[other.state]);
+  return [...returns].sort((one, other) => FATES.indexOf(one.state) - FATES.indexOf(other.state));
 }

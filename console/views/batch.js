@@ -3,7 +3,7 @@
 import { confirm, open } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { ago, count, duration, line, many, moment, name, target } from "../format.js";
-import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, canRetry, command, counted, done, isHeld, isOver, isScheduled, isUnsent, optionsOf, pace, stagesOf, titleOf, word } from "../model/batches.js";
+import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, called, canRetry, command, counted, done, isHeld, isOver, isScheduled, isUnsent, optionsOf, pace, stagesOf, word } from "../model/batches.js";
 import { draftOf } from "../model/draft.js";
 import { Members } from "../model/members.js";
 import { Reader } from "../reader.js";
@@ -129,7 +129,7 @@ export class BatchView {
       return;
     }
     const now = app.api.now();
-    this.title = titleOf(batch, line(target(batch.tgt), 100));
+    this.title = `${called(batch)} on ${line(target(batch.tgt), 100)}`;
     this.state.set(line(word(batch), 20));
     this.progress.set(batch);
     say(this.done, counts(batch));
@@ -293,7 +293,7 @@ export class BatchView {
 
   async retry() {
     const { batch } = this;
-    const kinds = [["failed", `failed (${count(batch.failed)})`], ["lost", `lost (${count(batch.lost)})`], ["offline", `offline (${count(batch.offline)})`],
+    const kinds = [["failed", `failed (${count(batch.failed)})`], ["lost", `lost (${count(batch.lost)}): may have run it, see why below the timeline`], ["offline", `offline (${count(batch.offline)})`],
       ["timed_out", `timed out (${count(batch.timed_out)})`]].filter(([state]) => batch[state] > 0);
     const boxes = [...kinds, ["all", `all on which it did not succeed${isOver(batch) && batch.pending ? `, and those it has not reached (${count(batch.pending)})` : ""}`]].map(([value, text], index) => [value, text, el("input", { type: "radio", name: "which", id: `which-${value}`, value, checked: index === 0 })]);
     const chosen = await open(`Retry batch ${this.jid}?`, [

@@ -2,7 +2,7 @@
 
 import { el, say, set, to } from "../dom.js";
 import { ago, count, duration, line, target, tempo } from "../format.js";
-import { Batches, WORDS, command, isLike, isOver, isUnsent, pace, whyHalted, word } from "../model/batches.js";
+import { Batches, WORDS, called, isLike, isOver, isUnsent, pace, whyHalted, word } from "../model/batches.js";
 import { Reader } from "../reader.js";
 import { Table, Trouble, badge, bar, cell, counts } from "./parts.js";
 
@@ -106,7 +106,7 @@ export class BatchesView {
         if (now !== known) {
           // Data from an event may be forged, so data that is read replaces it.
           known = now;
-          fun.set(line(command(now), 80));
+          fun.set(line(called(now), 80));
           tgt.set(target(line(Array.isArray(now.tgt) ? now.tgt.join(",") : now.tgt, 60), now.tgt_type));
           user.set(`by ${line(now.user, 40)}`);
         }

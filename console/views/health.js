@@ -47,7 +47,8 @@ export class HealthView {
 
   async load() {
     this.again.disabled = true;
-    await Promise.all([this.reader.now(), this.masters.read(this.app), this.doctor.read(this.app)]);
+    const examined = this.doctor.read(this.app).then((parts) => this.engines.forEach((one) => { one.node.hidden = parts[one.engine] === "not configured"; }));
+    await Promise.all([this.reader.now(), this.masters.read(this.app), examined]);
     this.again.disabled = false;
     this.readAt = Date.now() / 1000;
   }
@@ -82,21 +83,26 @@ function doctor() {
   const [said, state] = [el("p", { class: "quiet" }), badge()];
   const show = (list, texts) => keyed(list, texts, (text) => text, (text) => ({ node: el("li", {}, text), set() {} }));
   return {
-    node: el("article", { class: "card" }, el("h3", {}, "What does not work", " ", state.node), trouble.node, said, faults, advice),
+    node: el("article", { class: "card" }, el("h3", {}, "Doctor", " ", state.node), trouble.node, said, faults, advice),
     async read(app) {
       say(said, "Examining…");
       const { value, error } = await app.read("jobs_doctor.run");
       const told = Array.isArray(value?.findings);
       trouble.show(error || (told ? null : new Error("The answer is not a list of findings")));
-      const findings = told ? value.findings.map(String) : [];
-      const wrong = told ? Number(value.faults) || 0 : 0;
+      const findings = told ? value.findings.filter(Boolean) : [];
+      const [wrong, rest] = [true, false].map((is) => findings.filter(({ severity }) => (severity !== "advice") === is));
       say(said, told ? Object.entries(value.parts ?? {}).map(([part, how]) => `${name(part)}: ${line(how)}`).join("; ") : "");
       state.node.hidden = !told;
-      state.set(wrong ? many(wrong, "fault") : "well");
-      show(faults, findings.slice(0, wrong));
-      show(advice, findings.slice(wrong).map((text) => `Advice: ${text}`));
+      state.set(wrong.length ? many(wrong.length, "fault") : "well");
+      show(faults, wrong.map((one) => `${one.part ? `${name(one.part)}: ` : ""}${found(one)}`));
+      show(advice, rest.map((one) => `Advice: ${found(one)}`));
+      return value?.parts ?? {};
     },
   };
+}
+
+function found({ text, do: what, code }) {
+  return `${line(text, 2000)}${what ? `: ${line(what, 2000)}` : ""} [${line(code)}]`;
 }
 
 /** Which master leads each engine, and which others there are. */

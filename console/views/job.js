@@ -1,9 +1,9 @@
 // One job with its returns.
 
 import { el, replace, say, set, to } from "../dom.js";
-import { block, count, line, stamp, target } from "../format.js";
+import { block, count, line, name, stamp, target } from "../format.js";
 import { draftOf } from "../model/draft.js";
-import { countsOf, returnsOf, worstFirst } from "../model/jobs.js";
+import { FATES, countsOf, returnsOf, worstFirst } from "../model/jobs.js";
 import { statesOf } from "../model/returned.js";
 import { Reader } from "../reader.js";
 import { keepDraft } from "../session.js";
@@ -26,7 +26,7 @@ export class JobView {
     this.copy = el("button", { type: "button", onclick: () => { keepDraft(draftOf(this.ran)); location.hash = "#/start"; } }, "Copy to a new batch");
     this.copy.hidden = true;
     this.head = el("p", { class: "large", "aria-live": "polite" });
-    this.chips = ["failed", "missing", "returned"].map((state) => ({ state, node: el("button", { type: "button", class: "chip", "data-state": state, "aria-pressed": "false", onclick: () => { if (!this.states.delete(state)) this.states.add(state); app.draw(); } }) }));
+    this.chips = FATES.map((state) => ({ state, node: el("button", { type: "button", class: "chip", "data-state": state, "aria-pressed": "false", onclick: () => { if (!this.states.delete(state)) this.states.add(state); app.draw(); } }) }));
     this.search = el("input", { type: "search", id: "return-search", spellcheck: "false", oninput: () => app.draw() });
     this.table = new Table("Returns", ["Minion", "State", "Return"], (item) => item.minion, () => this.row(), 50);
     this.node = el("section", {},
@@ -47,16 +47,16 @@ export class JobView {
     const unknown = found && (found.Error || found.Function === "unknown-function");
     this.trouble.show(error || (unknown ? new Error(`The job cache has no job ${this.jid}`) : null));
     if (found && !unknown) {
-      // Salt's own answer has the arguments with their secrets, and those of everybody.
-      const known = this.ran?.jid ? this.ran : (await this.app.read("job_cache.outcome", { jid: this.jid })).value;
+      // Salt's own answer has the arguments with their secrets, and nothing of batches and the retry queue.
+      const known = (await this.app.read("job_cache.outcome", { jid: this.jid })).value;
       this.ran = { fun: found.Function, arguments: ["********"], tgt: found.Target, tgt_type: found["Target-type"], ...known };
       this.job = found;
-      this.returns = worstFirst(returnsOf(found));
+      this.returns = worstFirst(returnsOf(found, known));
       this.readAt = Date.now() / 1000;
     }
     this.app.draw();
-    const { failed, missing } = countsOf(this.returns);
-    await this.failures.want(failed, !missing);
+    const { failed, returned: fine } = countsOf(this.returns);
+    await this.failures.want(failed, failed + fine === this.returns.length);
   }
 
   hear(event) {
@@ -69,6 +69,7 @@ export class JobView {
     const { job } = this;
     if (!job) {
       say(this.head, this.trouble.node.hidden ? "Reading…" : "");
+      for (const { node } of this.chips) node.hidden = true;
       return;
     }
     this.copy.hidden = false;
@@ -77,7 +78,7 @@ export class JobView {
     facts(this.facts, [["Ran", el("span", { class: "id" }, line([this.ran.fun, ...this.ran.arguments].join(" "), 500))], ["Target", target(job.Target, job["Target-type"])], ["User", line(job.User)],
       ["Published (master's clock)", stamp(job.StartTime)]]);
     for (const { state, node } of this.chips) {
-      say(node, `${count(found[state])} ${state}`);
+      say(node, `${count(found[state])} ${name(state)}`);
       node.hidden = !found[state] && !this.states.has(state);
       set(node, "aria-pressed", String(this.states.has(state)));
     }
@@ -94,7 +95,7 @@ export class JobView {
     let most = MOST;
     let shown = null;
     const show = () => {
-      const text = shown.state === "missing" ? "" : block(shown.value, most);
+      const text = shown.value === null && shown.state !== "returned" ? "" : block(shown.value, most);
       const code = shown.code ? `exit code ${line(shown.code)}\n` : "";
       const rest = most === MOST ? "" : `\nThe rest: salt-run jobs.list_job ${this.jid}`;
       all.hidden = text.length <= most || most === MORE;

@@ -27,7 +27,7 @@ export class JobsView {
       user: text("user"),
       start_time: text("start_time", "-2h"),
       end_time: text("end_time"),
-      outcome: choice([["", "any"], ["failed", "failed"], ["missing", "missing returns"], ["returned", "returned"]]),
+      outcome: choice([["", "any"], ["failed", "failed"], ["missing", "not returned"], ["returned", "returned"]]),
     };
     const { inputs } = this;
     this.noise = el("input", { type: "checkbox", name: "noise" });
@@ -121,7 +121,7 @@ export class JobsView {
         stamp(job.StartTime),
         returns.node,
       ],
-      set: (now) => returns.set([`${count(now.Returned)}${now.Minions ? ` of ${count(now.Minions)}` : ""}`, now.Failed && `${count(now.Failed)} failed`, now.Missing && `${count(now.Missing)} missing`].filter(Boolean).join(", ")),
+      set: (now) => returns.set([`${count(now.Returned)}${now.Minions ? ` of ${count(now.Minions)}` : ""}`, now.Failed && `${count(now.Failed)} failed`, now.Missing && `${count(now.Missing)} not returned`].filter(Boolean).join(", ")),
     };
   }
 

@@ -69,7 +69,7 @@ export class Output {
     const { value, error } = await this.app.read("batch.output", { jid: this.jid, minion: item.name });
     if (this.minion !== about) return; // another one was chosen meanwhile
     this.trouble.show(error);
-    const none = ["pending", "active"].includes(item.state) ? "It has not returned yet." : `There is no return: the minion is ${name(item.state)}.`;
+    const none = ["pending", "active"].includes(item.state) ? "It has not returned yet." : `There is no return: the minion is ${name(item.state)}${value?.why ? `, and ${line(value.why)}` : ""}.`;
     replace(this.body, !error && (value?.return === null || value?.return === undefined ? el("p", {}, none) : returned(item.name, value.return, `The rest: salt-run batch.output ${this.jid} ${item.name}`)));
   }
 }

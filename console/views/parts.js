@@ -102,6 +102,7 @@ export class Table {
     this.body = el("tbody");
     this.empty = el("p", { class: "quiet" });
     this.more = el("button", { type: "button", onclick: () => { this.most += this.page * 2; this.again?.(); } });
+    this.more.hidden = true;
     this.table = el("table", {}, el("caption", { class: "unseen" }, caption),
       el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head || el("span", { class: "unseen" }, "Actions"))))), this.body);
     this.node = el("div", { class: "table" }, this.table, this.empty, this.more);

@@ -2,7 +2,7 @@
 
 import { Chart } from "../chart.js";
 import { confirm, open, tell, warn } from "../dialog.js";
-import { el, replace, say, set, to } from "../dom.js";
+import { el, say, set, to } from "../dom.js";
 import { ago, block, count, line, many, moment, name, tempo } from "../format.js";
 import { DAY, Series, flat } from "../model/series.js";
 import { PURGEABLE, Queue, STATES, gist, keyOf } from "../model/queue.js";
@@ -205,7 +205,7 @@ export class QueueView {
         why.set(`${line(told.reason, 160)}${told.others ? `, and ${many(told.others, "other reason")}` : ""}`);
         tries.set(count(told.attempts));
         since.set(ago(told.since, app.api.now()));
-        replay.set(!this.stats?.paused);
+        replay.set(now.entries.some(isPending) && !this.stats?.paused);
         retry.set(now.entries.some(canRetry));
         cancel.set(now.entries.some(canCancel));
       },
@@ -237,7 +237,7 @@ export class QueueView {
         next.set(nextTry(entry, app.api.now(), this.stats?.paused));
         tries.set(count(entry.attempts));
         since.set(ago(entry.queued_at, app.api.now()));
-        replay.set(alone && by === "minion" && !this.stats?.paused);
+        replay.set(alone && by === "minion" && isPending(entry) && !this.stats?.paused);
         retry.set(canRetry(entry));
         cancel.set(canCancel(entry));
       },
@@ -336,6 +336,10 @@ export class QueueView {
   close() {
     this.reader.close();
   }
+}
+
+function isPending(entry) {
+  return entry.state === "pending";
 }
 
 function canRetry(entry) {

@@ -8,7 +8,9 @@ import fnmatch
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import salt.payload
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.batch import native, summary
@@ -32,15 +34,21 @@ STATES = (*summary.WORDS, "complete")
 
 Summary = dict[str, Any]
 Minions = dict[str, dict[str, Any]]
-#: Returns, of the minions of a job that the retry queue has, whether they are still owed it, since when, and that in words.
+#: Takes a jid. Returns, by minion in the retry queue: whether it is still owed the job, since when, and that in words.
 Owed = Callable[[str], Mapping[str, tuple[bool, float, str]]]
 
 
+class Found(NamedTuple):
+    """A batch: its summary and minions; and the ``batch`` itself if it is ours, else its ``state`` from Salt 3008."""
+
+    summary: Summary
+    minions: Minions
+    batch: Batch | None
+    state: Mapping[str, Any]
+
+
 class Catalog:
-    """
-    :param sees: tells of which loads the arguments are shown.
-    :param owed: looks into the retry queue. :raises OSError:
-    """
+    """``sees``: whether the arguments of a load are shown. ``owed`` looks into the retry queue, and may raise OSError."""
 
     def __init__(
         self,
@@ -67,53 +75,60 @@ class Catalog:
         return batch
 
     def minions(self, batch: Batch) -> Minions:
-        """Return the minions of a batch of ours."""
         found = summary.minions(batch)
         for minion, told in self._told.get(batch.spec.jid, {}).items():
             found[minion].update(told)
         return found
 
     def _ask_queue(self, batch: Batch) -> None:
-        """Of the minions that were handed over and have not returned: those that are owed nothing any more are away."""
-        names = [minion for minion, member in batch.members.items() if member.ended is Outcome.QUEUED]
-        if not names or self._owed is None:
+        """Ask the retry queue about minions handed over to it: those that are owed nothing any more count as offline."""
+        if batch.spec.offline != "queue" or self._owed is None:
             return
+        told = self._told.setdefault(batch.spec.jid, {})
         try:
             owed = self._owed(batch.spec.jid)
-        except OSError as exc:
+        except (OSError, ValueError) as exc:
             log.warning("It is not known whether minions of batch %s are still owed its job: %s", batch.spec.jid, exc)
             return
-        for minion in names:
-            is_owed, since, why = owed.get(minion, (False, 0.0, "not there, and not owed the job by job_retry"))
-            since = since or batch.members[minion].since
+        for minion, member in batch.members.items():
+            if member.ended is not Outcome.QUEUED:
+                if minion in owed and not owed[minion][2]:
+                    told[minion] = {"started": owed[minion][1]}
+                continue
+            is_owed, since, why = owed.get(
+                minion, (False, 0.0, "it did not answer, and job_retry does not owe it the job")
+            )
+            since = since or member.since
             if not is_owed:
                 batch.settle(minion, Outcome.OFFLINE, since, None)
-            self._told.setdefault(batch.spec.jid, {})[minion] = {"since": since, "why": why}
+            told[minion] = {"since": since, "why": why}
 
     def need(self, jid: str) -> Batch:
-        """As ``ours``. :raises Refused: also if there is none."""
+        """Return a batch of ours. :raises Refused: if there is none, or if it cannot be read."""
         batch = self.ours(jid)
         if batch is None:
             raise Refused(f"{jid} is no batch of the batch_manager engine; salt-run batch.list shows the batches")
         return batch
 
+    def retries(self, jid: str) -> list[Batch]:
+        """Return the batches that have retried a batch, or one of its retries, oldest first. :raises Refused:"""
+        family = [jid]
+        for later, spec in self._store.specs_after(jid):
+            if salt.payload.loads(spec).get("parent") in family:
+                family.append(later)
+        return [self.need(later) for later in family[1:]]
+
     def native(self, jid: str) -> dict[str, Any] | None:
         """Return the state of a batch of Salt 3008's own, or None."""
         return native.read(self._opts, jid) if self._store.kind_of(jid) is None else None
 
-    def need_native(self, jid: str) -> dict[str, Any]:
-        """Return the state of a batch of Salt 3008's own. :raises Refused: if there is none that can be read."""
+    def find(self, jid: str) -> Found:
+        """Return a batch. :raises Refused: if there is none."""
+        if batch := self.ours(jid):
+            return Found(self._summary(batch), self.minions(batch), batch, {})
         if state := self.native(jid):
-            return state
+            return Found(self._of_native(state), native.minions(state), None, state)
         raise Refused(f"{jid} is no batch; salt-run batch.list shows the batches")
-
-    def find(self, jid: str) -> tuple[Summary, Minions]:
-        """Return the summary and the minions of a batch. :raises Refused: if there is none."""
-        batch = self.ours(jid)
-        if batch is not None:
-            return self._summary(batch), self.minions(batch)
-        state = self.need_native(jid)
-        return self._of_native(state), native.minions(state)
 
     def active(self) -> list[Summary]:
         """Return the summaries of all batches that have not ended, oldest first."""
@@ -126,7 +141,7 @@ class Catalog:
         return list(itertools.islice((found for jid in jids if (found := self._listed(jid)) and wanted(found)), limit))
 
     def _summary(self, batch: Batch) -> Summary:
-        # Whether its engine runs and answers; once the batch has ended that does not matter.
+        # Once the batch has ended its engine does not matter.
         names = ("engine", "engine_silent_seconds", "engine_master")
         engine = (None,) * 3 if batch.finished else (self.engine, self.silent, self.master)
         found = summary.summary(batch, time.time(), self._sees({WHO: batch.spec.owner}))
@@ -136,7 +151,7 @@ class Catalog:
         return native.summary(state, time.time(), self._sees({}))
 
     def _listed(self, jid: str) -> Summary | None:
-        """Return the summary of a batch; None if it is damaged, which is logged: the list is shown without it."""
+        """Return the summary of a batch; None if it is damaged, which is logged."""
         try:
             batch = self.ours(jid)
         except Refused as exc:
@@ -149,10 +164,7 @@ class Catalog:
 
 
 def add_late_returns(batch: Batch, returns: Returns) -> None:
-    """
-    Have a batch that has ended take the returns that came later: they correct the record of minions that it had given up.
-    Nobody writes them down a second time.
-    """
+    """Have a batch that has ended take later returns: they correct the record of minions that it had given up."""
     try:
         found = returns.of(batch.spec.jid, batch.unsettled())
         times = returns.times(batch.spec.jid, found)
@@ -165,10 +177,7 @@ def add_late_returns(batch: Batch, returns: Returns) -> None:
 def chooser(
     state: str | None, fun: Sequence[str], user: Sequence[str], start: float | None, end: float | None
 ) -> Callable[[Summary], bool]:
-    """
-    Return a filter of batches: by the state, or the word for it; by globs of functions and users, if there are any; and by
-    the Unix time of the start.
-    """
+    """Return a filter of batches: by the state or its word, by globs of functions and users, and by when they began."""
 
     def fits(value: Any, globs: Sequence[str]) -> bool:
         return not globs or any(fnmatch.fnmatchcase(str(value), glob) for glob in globs)
@@ -188,8 +197,8 @@ def chooser(
 
 def with_retcode(found: Mapping[str, Any]) -> Summary:
     """
-    Add how a batch ended: ``verdict``, a sentence that ``--out=nested`` prints last, and ``retcode``. If the batch did not
-    succeed, ``retcode`` makes ``salt-run`` fail, and ``Error`` makes the salt.runner state (``saltmod.runner``) fail.
+    Add how a batch ended: ``verdict``, a sentence that ``--out=nested`` prints last, and ``retcode``. Without success
+    ``retcode`` makes ``salt-run`` fail, and ``Error`` the salt.runner state (``saltmod.runner``).
     """
     good, verdict = summary.verdict(found)
     return {**found, "verdict": verdict, "retcode": 0} | ({} if good else {"retcode": 1, "Error": verdict})

@@ -1,6 +1,4 @@
-"""
-What an operator should know about the engine and its surroundings before relying on batches. Nothing is changed here.
-"""
+"""What an operator should know about the engine and its surroundings before relying on batches. It changes nothing."""
 
 from __future__ import annotations
 
@@ -11,25 +9,34 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import findings
 from saltext.jobs.core.engine.feeder import why_unproven
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.findings import Finding, fault
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.options import engine_options, read_settings
 from saltext.jobs.core.options.engines import BatchSettings
 
+#: Looked up to find out whether the job cache can be read.
+_NO_JOB = "20000101000000000000"
+
 
 def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of ``batch.doctor``."""
-    store = BatchStore(opts)
+    store, cache = BatchStore(opts), JobCache(opts)
     aside = store.jids(Kind.ASIDE)
 
-    def own() -> Iterator[str]:
+    def own() -> Iterator[Finding]:
         yield from findings.about_returns(opts)
         if aside:
-            yield (
-                f"{len(aside)} of {store.where()} could not be read and stand still: see the master's log, and start "
-                "batches for the minions that have not returned"
-            )
+            told = f"{len(aside)} of {store.where()} could not be read and stand still"
+            do = "see the master's log, and start batches for the minions that have not returned"
+            yield fault("batches-unreadable", told, do)
+        try:
+            cache.load(_NO_JOB)
+        except JobCacheError as exc:
+            told = f"no batch is started, since the job cache cannot be used: {exc}"
+            yield fault("no-job-cache", told, "see job_cache.doctor")
         read_settings(BatchSettings, BATCH_MANAGER, *engine_options(opts, BATCH_MANAGER))
 
-    more = {"job_cache": JobCache(opts).name, "returns_proven": not why_unproven(opts)}
+    more = {"job_cache": cache.name, "returns_proven": not why_unproven(opts)}
     return findings.examine(opts, BATCH_MANAGER, own(), **more, set_aside=aside)

@@ -1,8 +1,8 @@
 """
 Performs the effects of batches: publishes, questions, kills, look-ups, announcements. Their outcomes become facts.
 
-It holds no policy about minions: the machine decides whether and when a minion is sent to or asked again. A failed look
-into the job cache is repeated here until it succeeds. Everything that blocks runs in a thread.
+It holds no policy about minions: the machine decides whether and when one is sent to or asked again. Only a failed look into
+the job cache is repeated here until it succeeds. Everything that blocks runs in a thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from saltext.jobs.core.batch.plan import not_passed
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import announcement
 from saltext.jobs.core.delivery.known import Evidence, Said
-from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.master import events, once
@@ -49,49 +48,52 @@ def perform(ports: Ports, live: Live, effects: Sequence[facts.Effect]) -> None:
         try:
             if isinstance(effect, facts.Announce):
                 ports.bus.fire(events.batch_tag(live.jid, effect.kind), announcement(live.batch, effect))
-            elif isinstance(effect, facts.Queue):  # the request was written together with the state of the batch
-                ports.bus.fire(events.wake_tag(JOB_RETRY), {})
-            else:
+            elif not isinstance(effect, facts.Queue):  # the request was written together with the state of the batch
                 ports.loop.spawn_callback(_carry_out, ports, live, effect)
         except Exception:
             log.exception("Batch %s: %s cannot be done", live.jid, type(effect).__name__)
 
 
 async def _carry_out(ports: Ports, live: Live, effect: facts.Effect) -> None:
-    try:
-        await _EFFECTS[type(effect)](ports, live, effect)
-    except Exception as exc:
-        log.exception("Batch %s: %s failed", live.jid, type(effect).__name__)
-        if isinstance(effect, facts.Publish):
-            live.step(facts.PublishFailed(f"{type(exc).__name__}: {exc}", certain=False))
+    while not live.gone:
+        try:
+            fact = await _EFFECTS[type(effect)](ports, live, effect)
+            if fact is not None:
+                live.step(fact)
             return
-        await compat.sleep(RETRY_PAUSE)
-        if not live.gone:
-            perform(ports, live, [effect])
+        except Exception as exc:
+            if isinstance(exc, (JobCacheError, MinionDataUnreadable)):
+                live.quiet.error("job cache", "Batch %s waits for the job cache: %s", live.jid, exc)
+            elif isinstance(exc, PublishFailed):
+                live.quiet.warning("check", "Batch %s: the check of a stage is made again: %s", live.jid, exc)
+            else:
+                log.exception("Batch %s: %s failed", live.jid, type(effect).__name__)
+            if isinstance(effect, facts.Publish):
+                live.step(facts.PublishFailed(f"{type(exc).__name__}: {exc}", certain=False))
+                return
+            await compat.sleep(RETRY_PAUSE)
 
 
-async def _ping(ports: Ports, live: Live, effect: facts.Ping) -> None:
+async def _ping(ports: Ports, live: Live, effect: facts.Ping) -> facts.Fact:
     def told(answers: Collection[str]) -> None:
-        live.step(facts.Seen(tuple(sorted(answers))))
+        live.step(facts.Pinged(tuple(sorted(answers))))
 
     try:
         await ports.questions.ping(effect.minions, live.batch.spec.gather_job_timeout, told)
     except NoMinionMatched:
         pass
     except (PublishFailed, JobCacheError) as exc:
-        live.step(facts.Pinged(str(exc)))
-        return
-    live.step(facts.Pinged())
+        return facts.Pinged(failure=str(exc))
+    return facts.Pinged()
 
 
-async def _publish(ports: Ports, live: Live, effect: facts.Publish) -> None:
+async def _publish(ports: Ports, live: Live, effect: facts.Publish) -> facts.Fact:
     spec = live.batch.spec
     if ports.cache.keeps_first_load and not live.load_kept:
         await _keep_load(ports, live)
     held = live.batch.holds_publish(ports.wall())
     if held:  # paused, stopped or out of its window since the decision, e.g. while the disk was full
-        live.step(facts.PublishFailed(held, certain=True))
-        return
+        return facts.PublishFailed(held, certain=True)
     try:
         matched = await ports.publisher.publish(
             spec.fun,
@@ -107,17 +109,16 @@ async def _publish(ports: Ports, live: Live, effect: facts.Publish) -> None:
         matched = frozenset()
     except PublishFailed as exc:
         log.warning("Batch %s: a publish to %d minions failed: %s", live.jid, len(effect.minions), exc)
-        live.step(facts.PublishFailed(str(exc), exc.certain))
-        return
+        return facts.PublishFailed(str(exc), exc.certain)
     if not ports.cache.keeps_first_load:
         await _keep_load(ports, live)
-    live.step(facts.Published(tuple(minion for minion in effect.minions if minion not in matched)))
+    return facts.Published(tuple(minion for minion in effect.minions if minion not in matched))
 
 
 async def _keep_load(ports: Ports, live: Live) -> None:
     """
-    Have the job cache keep a load with the batch's own target, not the loads of its publishes. A job cache that keeps the
-    first load of a jid, as ours does, gets it before a publish. One that keeps the last load gets it after each publish.
+    Have the job cache keep a load with the batch's own target, not the loads of its publishes: before a publish if it keeps
+    the first load of a jid, as ours does; after each publish if it keeps the last.
     """
     try:
         await store_load(ports, live.batch.spec, live.is_new)
@@ -140,10 +141,13 @@ async def store_load(ports: Ports, spec: Spec, is_new: bool) -> None:
     await ports.cache_worker.call(ports.cache.keep_load, spec.jid, load, spec.minions, is_new)
 
 
-async def _ask(ports: Ports, live: Live, effect: facts.Ask) -> None:
+async def _ask(ports: Ports, live: Live, effect: facts.Ask) -> facts.Fact:
+    async def take(said: Found) -> None:
+        live.step(await _answers(ports, live, said))
+
     def told(said: Found) -> None:
         # Minions that have answered need not wait for the others.
-        ports.loop.spawn_callback(_take_answers, ports, live, said)
+        ports.loop.spawn_callback(take, said)
 
     minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
     # The first time a minion may still be about to begin, so what its records say does not matter yet.
@@ -151,23 +155,18 @@ async def _ask(ports: Ports, live: Live, effect: facts.Ask) -> None:
     try:
         said = await ports.questions.find_job(live.jid, minions, timeout, told=told, doubted=doubted)
     except NoMinionMatched:
-        live.step(facts.Asked({Evidence.SILENT: minions}))
-        return
+        return facts.Asked({Evidence.SILENT: minions})
     except (PublishFailed, JobCacheError) as exc:
         log.warning("Batch %s: %d minions could not be asked: %s", live.jid, len(minions), exc)
-        live.step(facts.Asked({Evidence.UNASKED: minions}))
-        return
-    await _take_answers(ports, live, said)
+        return facts.Asked({Evidence.UNASKED: minions})
+    return await _answers(ports, live, said)
 
 
-async def _take_answers(ports: Ports, live: Live, said: Found) -> None:
+async def _answers(ports: Ports, live: Live, said: Found) -> facts.Fact:
     spec = live.batch.spec
-    # One that applies other states may keep the job in a queue of its own (``queue=True``), where ``find_job`` does
-    # not look. It begins once they have ended.
+    # With ``queue=True`` the job may wait where ``find_job`` does not look, until the other states have ended.
     waiting = said.applying if runs_states(spec.fun) else frozenset[str]()
-    others = {minion for minion, data in said.ran.items() if not once.is_return_of(spec.fun, data)}
-    for minion in sorted(others):
-        log.warning("Batch %s: %s has run another function under its jid, for another master", live.jid, minion)
+    others = said.others(live.jid, spec.fun)
     returns = {minion: data for minion, data in said.ran.items() if minion not in others}
     fetched = Evidence.FETCHED
     try:
@@ -186,37 +185,37 @@ async def _take_answers(ports: Ports, live: Live, said: Found) -> None:
     if once.is_recorded([spec.fun], spec.options):
         age = ports.clock.now() - (live.batch.started or 0.0)
         records |= {minion: Said.of(record.about(age)) for minion, record in said.records.items()}
-    each = {evidence: tuple(sorted(minions)) for evidence, minions in told.items() if minions}
-    if each:
-        live.step(facts.Asked(each, records))
+    return facts.Asked({evidence: tuple(sorted(minions)) for evidence, minions in told.items()}, records)
 
 
 async def _kill(ports: Ports, live: Live, effect: facts.Kill) -> None:
-    publisher = ports.publisher
+    def told(reached: tuple[str, ...]) -> None:
+        live.step(facts.Killed(reached))
+
+    timeout = live.batch.spec.gather_job_timeout
     try:
-        await publisher.kill_job(live.jid, effect.minions, kill_jid=publisher.new_jid(), gently=effect.gently)
-    except PublishFailed as exc:
+        await ports.questions.kill_job(live.jid, effect.minions, timeout, told, effect.gently)
+    except (PublishFailed, JobCacheError) as exc:
         log.warning("Batch %s: a kill on %d minions failed: %s", live.jid, len(effect.minions), exc)
 
 
-async def _check_rights(ports: Ports, live: Live, effect: facts.CheckRights) -> None:
+async def _check_rights(ports: Ports, live: Live, effect: facts.CheckRights) -> facts.Fact:
     try:
         reason = await ports.rights_worker.call(ports.permission.lacking, live.batch.spec, effect.minions)
-    except Exception as exc:  # An eauth module may raise any exception of its client library.
+    except Exception as exc:  # an eauth module may raise any exception of its client library
         log.error("Batch %s waits, since it is not known whether its owner may still run it: %s", live.jid, exc)
-        live.step(facts.RightsChecked(effect.question, trouble=f"{type(exc).__name__}: {exc}"))
-        return
+        return facts.RightsChecked(effect.question, trouble=f"{type(exc).__name__}: {exc}")
     if reason:
         log.warning("Batch %s pauses: %s", live.jid, reason)
-    live.step(facts.RightsChecked(effect.question, reason))
+    return facts.RightsChecked(effect.question, reason)
 
 
-async def _check(ports: Ports, live: Live, effect: facts.Check) -> None:
+async def _check(ports: Ports, live: Live, effect: facts.Check) -> facts.Fact:
     ask = _ask_runner if live.batch.spec.check["kind"] == "runner" else _ask_minions
     reason = await ask(ports, live, effect)
     if reason:
         log.warning("Batch %s: the check of stage %d was not passed: %s", live.jid, effect.stage + 1, reason)
-    live.step(facts.Checked(effect.stage, reason))
+    return facts.Checked(effect.stage, reason)
 
 
 async def _ask_runner(ports: Ports, live: Live, effect: facts.Check) -> str:
@@ -232,7 +231,7 @@ async def _ask_runner(ports: Ports, live: Live, effect: facts.Check) -> str:
 
 
 async def _ask_minions(ports: Ports, live: Live, effect: facts.Check) -> str:
-    """Return why the minions' returns of the function stop the batch; empty if they do not."""
+    """Return why minions' returns stop the batch; empty if they do not. :raises PublishFailed: if it must be repeated."""
     spec, check = live.batch.spec, live.batch.spec.check
     if not effect.minions:
         return "no minion of the stage has completed, so there is none to ask"
@@ -241,9 +240,9 @@ async def _ask_minions(ports: Ports, live: Live, effect: facts.Check) -> str:
             check["fun"], check["arg"], check["kwargs"], effect.minions, spec.check_timeout, spec.user
         )
     except PublishFailed as exc:
-        return f"it could not be published: {exc}"
-    except JobCacheError as exc:
-        return f"its answers could not be read: {exc}"
+        if exc.forbidden or isinstance(exc, NoMinionMatched):
+            return f"it could not be published: {exc}"
+        raise
     told = []
     for minion in effect.minions:
         reason = f"no answer within {spec.check_timeout:g} s"
@@ -253,34 +252,12 @@ async def _ask_minions(ports: Ports, live: Live, effect: facts.Check) -> str:
     return ", ".join(told[:_MOST_TOLD]) + (f", and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else "")
 
 
-def look_for_returns(ports: Ports, live: Live) -> None:
-    """Look for the returns of all minions of which one would change anything."""
-    ports.loop.spawn_callback(_look_up, ports, live, facts.LookUp(tuple(live.batch.unsettled())), False)
-
-
-async def _look_up(ports: Ports, live: Live, effect: facts.LookUp, is_wanted: bool = True) -> None:
-    """
-    Look for returns, and repeat that until it succeeds: no minion is given up because of a failed look. One that the machine
-    has not ``wanted`` brings returns only: the machine may have begun to wait for a later one meanwhile.
-    """
-    told = False
-    while not live.gone:
-        try:
-            found = await ports.cache_worker.call(ports.returns.of, live.jid, effect.minions)
-            restarted = await _restarted(ports, live, [name for name in effect.minions if name not in found])
-        except (JobCacheError, MinionDataUnreadable) as exc:
-            if not told:
-                log.error("Batch %s waits for the job cache: %s", live.jid, exc)
-            told = True
-            await compat.sleep(RETRY_PAUSE)
-        else:
-            for minion in restarted:
-                live.step(facts.Started(minion))
-            for minion, retcode in found.items() if not is_wanted else ():
-                live.step(facts.Returned(minion, retcode))
-            if is_wanted:
-                live.step(facts.LookedUp(effect.minions, tuple(found.items())))
-            return
+async def _look_up(ports: Ports, live: Live, effect: facts.LookUp) -> facts.Fact:
+    """Look for returns. It is repeated until it succeeds: no minion is given up because of a failed look."""
+    found = await ports.cache_worker.call(ports.returns.of, live.jid, effect.minions)
+    for minion in await _restarted(ports, live, [name for name in effect.minions if name not in found]):
+        live.step(facts.Started(minion))
+    return facts.LookedUp(() if effect.extra else effect.minions, tuple(found.items()))
 
 
 async def _restarted(ports: Ports, live: Live, minions: Iterable[str]) -> Collection[str]:
@@ -292,10 +269,7 @@ async def _restarted(ports: Ports, live: Live, minions: Iterable[str]) -> Collec
 
 
 def kept_options(spec: Spec) -> Mapping[str, Any]:
-    """
-    Return the options of a batch's job as the job cache gets them: they tell the retry queue the batch's window, unless the
-    job names a valid one itself.
-    """
+    """Return a batch's options for the job cache: they tell the retry queue its window, unless the job names a valid one."""
     metadata = spec.options.get("metadata") or {}
     wish = metadata.get("job_retry") if isinstance(metadata, Mapping) else None
     given = wish if isinstance(wish, Mapping) else {}
@@ -308,7 +282,7 @@ def kept_options(spec: Spec) -> Mapping[str, Any]:
     return {**spec.options, "metadata": {**metadata, "job_retry": limits}}
 
 
-_EFFECTS: dict[type, Callable[[Ports, Live, Any], Awaitable[None]]] = {
+_EFFECTS: dict[type, Callable[[Ports, Live, Any], Awaitable[facts.Fact | None]]] = {
     facts.Ping: _ping,
     facts.Publish: _publish,
     facts.LookUp: _look_up,
@@ -321,7 +295,7 @@ _EFFECTS: dict[type, Callable[[Ports, Live, Any], Awaitable[None]]] = {
 
 # -- a runner function --------------------------------------------------------------------------------------------------
 
-#: The process runs Salt's own runner client. Output of the runner goes to standard error, away from the answer. The request
+#: The process runs Salt's own runner client. The runner's output goes to standard error, away from the answer. The request
 #: comes on standard input, since any user of the machine can read a command line.
 _CHILD = """
 import json, os, signal, sys
@@ -360,8 +334,7 @@ async def call_runner(
     """
     Call a runner function of this master. Returns its value, and True or the reason why it did not succeed.
 
-    A runner blocks, may hang, and has a loop of its own. So it runs in a process of its own, which is killed after
-    ``timeout`` seconds.
+    A runner blocks, may hang, and has a loop of its own. So it runs in a process, which is killed after ``timeout`` seconds.
 
     :param on_behalf: the limits on our own runners there, as ``Caller.limits``; empty for no limits.
     """

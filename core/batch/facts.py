@@ -1,7 +1,5 @@
 """
-What can happen to a batch (facts), and what a batch wants done (effects).
-
-Minions are given by id. Pure: stdlib only.
+What can happen to a batch (facts), and what a batch wants done (effects). Minions are given by id. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -29,30 +27,17 @@ class EventsLost(Fact):
 
 @dataclass(frozen=True)
 class Recovered(Fact):
-    """
-    The engine has restarted: nothing that was under way has a known outcome. ``settled_at``: Unix time until which minions
-    are still connecting, if the master has just started too. ``taken_over``: another master may have driven the batch
-    before, and may have ended together with its engine. ``shared``: the batch sends only to minions that it is allotted.
-    """
+    """The engine has restarted: nothing that was under way has a known outcome."""
 
-    settled_at: float = 0.0
-    taken_over: bool = False
-    shared: bool = False
-
-
-@dataclass(frozen=True)
-class Seen(Fact):
-    """Minions are there: they have answered a ping."""
-
-    minions: tuple[str, ...]
+    settled_at: float = 0.0  # Unix time until which minions still connect, if the master has just started too
+    taken_over: bool = False  # another master may have driven the batch before, and may have ended with its engine
 
 
 @dataclass(frozen=True)
 class Pinged(Fact):
-    """
-    A presence ping is over; the minions that have answered were reported as Seen. ``failure``: why it was not confirmed.
-    """
+    """Minions have shown that they are there; or, without minions, a ping is over. ``failure``: why it was not confirmed."""
 
+    minions: tuple[str, ...] = ()
     failure: str = ""
 
 
@@ -103,13 +88,17 @@ class LookedUp(Fact):
 
 @dataclass(frozen=True)
 class Asked(Fact):
-    """
-    What minions said when asked about the job: RUNS, IDLE, FETCHED (the job cache has now what they had kept), SILENT, or
-    UNASKED. ``said``: what their records (the executor ``job_once``) say of the job.
-    """
+    """What minions said when asked about the job. FETCHED: the job cache has now what they had kept."""
 
     told: Mapping[Evidence, tuple[str, ...]]
-    said: Mapping[str, Said] = field(default_factory=dict)
+    said: Mapping[str, Said] = field(default_factory=dict)  # what their records (the executor ``job_once``) say
+
+
+@dataclass(frozen=True)
+class Killed(Fact):
+    """These minions say that a kill has reached a process of the job."""
+
+    minions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -122,25 +111,19 @@ class Checked(Fact):
 
 @dataclass(frozen=True)
 class RightsChecked(Fact):
-    """
-    The answer to a CheckRights: ``reason`` says why the batch may not send, and is empty if it may; ``trouble`` why there is
-    no answer.
-    """
+    """The answer to a CheckRights."""
 
     question: int
-    reason: str = ""
-    trouble: str = ""
+    reason: str = ""  # why the batch may not send; empty if it may
+    trouble: str = ""  # why there is no answer
 
 
 @dataclass(frozen=True)
 class Allotted(Fact):
-    """
-    The batch may send to ``count`` more minions now. If it wants more, ``limit`` says how many may be in flight over all
-    batches; 0 if that is not known yet.
-    """
+    """The batch may send to ``count`` more minions now."""
 
     count: int = 0
-    limit: int | None = None
+    limit: int | None = None  # if it wants more: how many may be in flight over all batches; 0 if that is not known yet
 
 
 @dataclass(frozen=True)
@@ -165,10 +148,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Announce(Effect):
-    """
-    Fire an event of this kind: new, progress, paused, resumed, check, checked, complete or halted. ``details`` go into
-    its payload.
-    """
+    """Fire an event: new, progress, paused, resumed, check, checked, complete or halted, with these details."""
 
     kind: str
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -182,22 +162,24 @@ class OfMinions(Effect):
 
 
 class Ping(OfMinions):
-    """Ping them. Report minions as Seen when they answer. After this you must report Pinged."""
+    """Ping them. Report Pinged with minions as they answer. After this you must report Pinged without any."""
 
 
 class Publish(OfMinions):
     """Publish the job to them. After this you must report Published or PublishFailed."""
 
 
+@dataclass(frozen=True)
 class LookUp(OfMinions):
     """Look in the job cache for their returns. After this you must report LookedUp."""
+
+    extra: bool = False  # not asked for by the batch: LookedUp then has the returns, but no minions
 
 
 class Ask(OfMinions):
     """
-    Ask them whether they run the job, and for their records of it. Store in the job cache the returns that they have kept.
-    After this you must report Asked for each minion once, as they answer: until then a minion is not given up. Those that
-    could not be asked, or whose returns could not be stored, are unasked.
+    Ask them whether they run the job, and for their records of it; store the returns that they have kept. After this you
+    must report Asked for each minion once, as they answer. Those that could not be asked, or stored, are unasked.
     """
 
 
@@ -207,20 +189,14 @@ class Queue(OfMinions):
 
 @dataclass(frozen=True)
 class Kill(OfMinions):
-    """
-    Send SIGKILL to the job's processes there; ``gently``: SIGTERM. That proves nothing, and nothing is reported: the minions
-    are asked.
-    """
+    """Send SIGKILL to the job's processes there. Report Killed of those that say that it has reached one, as they answer."""
 
-    gently: bool = False
+    gently: bool = False  # SIGTERM
 
 
 @dataclass(frozen=True)
 class CheckRights(OfMinions):
-    """
-    Find out whether the owner of the batch may still run it on them. After this you must report RightsChecked with the same
-    ``question``.
-    """
+    """Find out whether the owner may still run it there. After this you must report RightsChecked with that question."""
 
     question: int
 

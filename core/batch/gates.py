@@ -2,8 +2,7 @@
 The gates that must be open before a batch sends to more minions: its windows, and its owner's rights. Also why a batch is
 paused: a code for programs, and a sentence for people.
 
-A gate counts as shut while its state is not known. The gates have no access lists or checks of their own: they say when to
-ask, and keep the answers. Pure.
+A gate counts as shut while its state is not known. The gates ask nobody: they say when to ask, and keep the answers. Pure.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ SCHEDULED = frozenset({PausedBy.WINDOW, PausedBy.START})
 
 
 class Pause(NamedTuple):
-    """``detail``: who has paused the batch, or what went wrong."""
+    """Why a batch is paused. ``detail``: who has paused it, or what went wrong."""
 
     by: PausedBy
     detail: str = ""
@@ -73,7 +72,7 @@ _SLACK = 0.001
 class Schedule(Part):
     """
     When a batch may send: not before its start time, and only while one of its windows is open. All times are of the wall
-    clock, so it follows a clock that is set. They are worked out again when a window opens or closes.
+    clock, so it follows a clock that is set.
     """
 
     KEPT = ("opens", "open", "trouble")
@@ -119,7 +118,6 @@ class Schedule(Part):
         return None if self.look_at is None else self.look_at - self.ahead
 
     def pause(self) -> Pause:
-        """Return why the batch waits."""
         return Pause(PausedBy.WINDOW if self.spec.window else PausedBy.START, self.trouble)
 
 
@@ -130,10 +128,8 @@ FRESH = 300.0
 @dataclasses.dataclass(slots=True, eq=False)
 class Rights(Part):
     """
-    Whether the owner of a batch may still run it: when to ask, and the answer.
-
-    Rights can be taken away while a batch waits and while it runs. So an answer counts for ``FRESH`` seconds at most, and
-    never beyond a resume, an approval or a restart of the engine.
+    Whether the owner of a batch may still run it. Rights can be taken away at any time, so an answer counts for ``FRESH``
+    seconds at most, and never beyond a resume, an approval or a restart of the engine.
     """
 
     KEPT = ("trouble",)
@@ -145,11 +141,14 @@ class Rights(Part):
     ask_at: float | None = None  # when to ask next; None for at once
     trouble: str = ""  # why there is no answer
 
+    @property
+    def limited(self) -> bool:
+        """Whether the owner has rights that could be taken away."""
+        return self.spec.owner.get("kind") not in (None, "master")
+
     def may_send(self, now: float) -> bool:
         """Tell whether it is known that the batch may send."""
-        if self.spec.owner.get("kind") in (None, "master"):
-            return True  # there are no rights that could be taken away
-        return self.fresh_until is not None and now < self.fresh_until
+        return not self.limited or (self.fresh_until is not None and now < self.fresh_until)
 
     def must_ask(self, now: float) -> bool:
         """Tell whether to ask about the rights now; if so, the question counts as under way."""

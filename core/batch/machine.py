@@ -1,26 +1,18 @@
 """
 The batch state machine: facts in, effects out, time as an argument. The table at the end says which part takes which fact.
 
-Pure: stdlib only, no clock, no I/O. It must never depend on anything but its state, the fact and the given time.
-
-A minion's way through a batch:
+Pure: stdlib only, no clock, no I/O. A minion's way through a batch:
 
     pending -> in flight -> completed | failed | lost | offline | killed | timed_out
                   |  ^
                   v  '---- running: asked, and it does run the job
-              overdue: looked for in the job cache, then asked; see core/delivery/steps.py
+              overdue: looked for in the job cache, then asked; see core/delivery/known.py
 
-Only a return, or evidence that the job does not run there, frees a slot. Silence counts only after ``probe_attempts``
-questions, and means absence only for a minion that cannot have begun the job.
+It must never free a slot but for a return, or evidence that the job does not run there. Silence counts only after
+``probe_attempts`` questions, and means absence only for a minion that cannot have begun the job.
 
-The state of a batch is in ``state.py``, and that of its minions in ``roster.py``: those still to be sent to
-(``pending.py``), and what is known of each other one (``member.py``, which also decides what follows). Then there is how
-many at a time, and when (``pace.py``), and the gates that must be open (``gates.py``). What the start of an engine changes,
-and what operators want, is in this file. Two more files say what the other facts change; their functions take the state and
-return effects:
-
-    sending.py     gates, which minions are there, and publishing to them
-    ending.py      returns, overdue minions, kills, minions that are not there
+``sending.py`` and ``ending.py`` have functions that take the state (``state.py``) and return effects. What the start of an
+engine changes, and what operators want, is in this file.
 """
 
 from __future__ import annotations
@@ -32,51 +24,47 @@ from saltext.jobs.core.batch import ending, facts, sending
 from saltext.jobs.core.batch.facts import Announce, Effect, Fact, LookUp
 from saltext.jobs.core.batch.gates import PausedBy
 from saltext.jobs.core.batch.state import BatchState
-from saltext.jobs.core.delivery.steps import Step
+from saltext.jobs.core.delivery.known import Step
 
 
 class Batch(BatchState):
-    """One batch. Build it from a Spec , feed it a Tick, and then every fact."""
+    """One batch. Build it from a Spec, feed it a Tick, and then every fact."""
 
     __slots__ = ()
 
-    def step(self, fact: Fact, now: float, ahead: float = 0.0) -> list[Effect]:
+    def step(self, fact: Fact, now: float, ahead: float = 0.0, shared: bool = False) -> list[Effect]:
         """
-        Take a fact that has become known at ``now``, and return what is to be done, in this order.
-
-        :param ahead: seconds by which the wall clock, which windows follow, is ahead of ``now``.
+        Take a fact that has become known at ``now``, and return what is to be done, in this order. ``ahead``: seconds by
+        which the wall clock is ahead of ``now``. ``shared``: the batch sends only to as many minions as it is allotted.
         """
-        self.schedule.ahead = ahead
+        self.schedule.ahead, self.pace.allotted = ahead, 0 if shared else None
         effects = _HANDLERS[type(fact)](self, fact, now) + self._advance(now)
-        self.stepped_at, self.pace.allotted = now, 0
+        self.stepped_at = now
         return effects
 
     def _advance(self, now: float) -> list[Effect]:
         """Return the effects that the state calls for, whatever fact led to it."""
         self.pace.warm(now)
-        self.pace.wanted = 0  # ``sending`` sets it again
+        self.pace.wanted, self.goes_on_at = 0, None  # ``sending`` sets them again
         if self.finished or self.started is None:
             return []
         effects = ([] if self.is_over() else sending.go_on(self, now)) + ending.hand_over(self, now)
         if not self.is_over():
             return effects
         self.finished = now
-        self.paused = self.pace.publish_at = self.pace.checking = None
+        self.paused = self.pace.checking = None
         return effects if self.halted else [*effects, Announce("complete")]
 
 
 # -- the start of an engine --------------------------------------------------------------------------------------------
-# The outcome of everything that was under way is unknown, and must be found out. No minion may be sent to again before the
-# outcome of its last publish is known.
+# No minion may be sent to again before the outcome of its last publish is found out.
 
-#: If the master ended together with its engine, publishes of its last ``DOUBTFUL`` seconds may not have left it. The
-#: batch then goes on at this master after its restart, or at another one.
+#: If the master ended with its engine, publishes of its last ``DOUBTFUL`` seconds may not have left it.
 DOUBTFUL = 5.0
 
 
 def _recover(batch: BatchState, fact: facts.Recovered, now: float) -> list[Effect]:
-    """Recover a batch: the outcomes of what was under way are unknown."""
-    batch.pace.recover(now, fact.shared)
+    batch.pace.recover(now)
     if batch.started is None:
         return []  # it begins with the next Tick
     if batch.finished:
@@ -123,7 +111,6 @@ def _stop(batch: BatchState, fact: facts.Requested, now: float) -> list[Effect]:
 
 
 _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
-    facts.Seen: sending.seen,
     facts.Pinged: sending.pinged,
     facts.Checked: sending.checked,
     facts.RightsChecked: sending.rights_checked,
@@ -137,6 +124,7 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
     facts.Tick: ending.ticked,
     facts.LookedUp: ending.looked_up,
     facts.Asked: ending.asked,
+    facts.Killed: ending.killed,
     facts.Requested: _requested,
     facts.Recovered: _recover,
 }

@@ -1,13 +1,12 @@
 """
 What a batch knows of one minion that it was once to send to, or that has ended; and what it does about it.
 
-``Member`` is the minion's row, as it is in the database. It is in flight while it has a step; it has ended once ``ended``
-says how; else it is to be sent the job again, and may have received it. ``core/delivery/known.py`` says what the rest means.
-A batch sends first, and asks when a minion is overdue: first its return is looked for in the job cache, then the minion is
-asked, together with many others. ``roster.py`` alone changes members.
+``Member`` is the minion's row. It is in flight while it has a step; it has ended once ``ended`` says how; else it is to be
+sent the job again, and may have received it. A batch sends first, and asks when a minion is overdue: first its return is
+looked for in the job cache, then it is asked, together with many others. ``state.py`` alone changes members.
 
-The functions at the end are the policy. They change nothing, and return a decision. They must never take silence for
-absence, nor have a job sent again that may have begun where it would run twice. Pure: stdlib only.
+The functions at the end are the policy: they return a decision. They must never take silence for absence, nor have a job
+sent again that may have begun where it would run twice. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ import enum
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.delivery import known
-from saltext.jobs.core.delivery.known import Delivery, Evidence, Said, Verdict
-from saltext.jobs.core.delivery.steps import AT_ANY_TIME, Step
+from saltext.jobs.core.delivery.known import AT_ANY_TIME, Delivery, Evidence, Said, Step, Verdict
 
 #: Longest pause in seconds between two questions to a minion that still runs the job, unless ``timeout`` is longer.
 LONGEST_CHECK = 600.0
@@ -29,23 +27,22 @@ LONGEST_CHECK = 600.0
 IDLE_ANSWERS = 2
 #: How often a minion that still runs the job is sent a kill.
 KILLS = 5
-#: Seconds between a kill and asking whether it worked; the same after a request to terminate, since a job may have to clean
-#: up.
+#: Seconds between a kill and asking whether it worked; and between a request to terminate, which takes longer, and that.
 KILL_PAUSE, TERM_PAUSE = 1.0, 10.0
 #: The batch finds out what became of the job: an answer that the minion runs it counts, even after one that it does not.
 IN_DOUBT = frozenset({Step.ASKING, Step.WAITING, Step.ANSWERED, Step.LOOKING_AGAIN})
 
 
 class Outcome(str, enum.Enum):
-    """How a minion's part in a batch ended."""
+    """How a minion ended in a batch."""
 
     COMPLETED = "completed"  # returned with success
     FAILED = "failed"  # returned without success; or was away, and the batch counts that as failed
     LOST = "lost"  # may have begun, has not returned, and now is silent or does not run the job
     OFFLINE = "offline"  # was not there
     QUEUED = "queued"  # was not there, and was handed over to the retry queue
-    KILLED = "killed"  # was killed by a stop, and has not returned
-    TIMED_OUT = "timed_out"  # ran longer than ``max_runtime``, was killed for that, and has not returned with success
+    KILLED = "killed"  # says that a stop has killed the job, and has not returned
+    TIMED_OUT = "timed_out"  # says the same, because it ran longer than ``max_runtime``; has not returned with success
 
 
 #: Outcomes that count against the failure budget.
@@ -68,6 +65,7 @@ class Member(Delivery):
     claimed: bool = False  # an event said that it has begun; anybody can forge any number, so only the first counts
     kills: int = 0  # kills sent
     expired: bool = False  # it exceeded ``max_runtime``, and is being killed for that
+    killed: bool = False  # it says that a kill has reached a process of the job; no row holds that
     resends: int = 0  # how often it was sent the job again
     ended: Outcome | None = None
     retcode: int | None = None  # of its return
@@ -84,7 +82,12 @@ class Member(Delivery):
         self.publish(now)
         self.step, self.since, self.ran_since, self.due, self.ended = Step.SENDING, now, now, None, None
         self.said, self.last = Said.NOTHING, Evidence.NONE
-        self.claimed, self.kills, self.expired = False, 0, False
+        self.claimed, self.kills, self.expired, self.killed = False, 0, False, False
+
+    def is_killed(self) -> None:
+        """It says that a kill has reached a process of the job."""
+        self.killed = True
+        self._has_begun(self.sent_at or self.asked_at)
 
     @property
     def has_begun(self) -> bool:
@@ -97,13 +100,12 @@ class Member(Delivery):
         return self.ended in _AGAINST_BUDGET and (self.retcode is not None or self.ended is not Outcome.FAILED)
 
     def row(self) -> list[Any]:
-        """Return its row as plain values."""
         step, ended = self.step and self.step.value, self.ended and self.ended.value
         return [step, self.outcome.value, self.said.value, ended, *_values(self)]
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> Member:
-        """:raises ValueError, TypeError: if it is no row of a member."""
+        """Return the member that a row describes. :raises ValueError, TypeError: if it describes none."""
         step, outcome, said, ended, *values = row
         member = cls(
             step=None if step is None else Step(step),
@@ -119,55 +121,40 @@ class Member(Delivery):
 # -- what follows -----------------------------------------------------------------------------------------------------
 
 
-class Go(NamedTuple):
-    """The minion stays in flight, at ``step``, whose next one is due at ``due``; None: a look or a question is under way."""
+class Kill(enum.Enum):
+    """The job is killed there; gently: it is terminated, since it has run for too long."""
 
-    step: Step
-    due: float | None = None
-
-
-class Kill(NamedTuple):
-    """The job is killed there; ``gently``: it is terminated, since it has run for too long."""
-
-    gently: bool = False
+    AT_ONCE = False
+    GENTLY = True
 
 
-class End(NamedTuple):
-    """The minion has ended; None: it is not there, and ``offline`` says what that means."""
+class Again(enum.Enum):
+    """What becomes of a minion that does not end."""
 
-    outcome: Outcome | None
-
-
-class Again(NamedTuple):
-    """The minion never got the job, and is sent it again."""
+    AGAIN = "again"  # it never got the job, and is sent it again
+    ABSENT = "absent"  # it is not there, and ``offline`` says what that means
 
 
-Decision = Go | Kill | End | Again
-
-
-def seen(member: Member, spec: Spec, now: float, doubted: bool, killing: bool) -> Go | Kill:
+def seen(member: Member, spec: Spec, now: float, doubted: bool, killing: bool) -> float | Kill:
     """
-    The minion says that it runs the job.
-
-    :param doubted: the batch was finding out what became of it.
-    :param killing: whether an operator wants the job killed.
+    The minion says that it runs the job. Return when it is overdue next, or how the job is killed there. ``doubted``: the
+    batch was finding out what became of it. ``killing``: an operator wants the job killed.
     """
     due = overdue_at(member, spec, now)
     if member.last is Evidence.BEGUN:  # which can be forged: it kills nothing, and the minion is asked soon
         due = min(due, member.due) if member.kills and member.due is not None else due
-        return Go(Step.RUNNING, min(due, now + spec.gather_job_timeout) if doubted else due)
+        return min(due, now + spec.gather_job_timeout) if doubted else due
     limit = spec.max_runtime
     is_too_long = member.expired or (limit is not None and now >= member.ran_since + limit)
     if is_too_long and not member.kills and not killing:
-        return Kill(gently=True)
-    return Kill() if (is_too_long or killing) and member.kills < KILLS else Go(Step.RUNNING, due)
+        return Kill.GENTLY
+    return Kill.AT_ONCE if (is_too_long or killing) and member.kills < KILLS else due
 
 
 def overdue_at(member: Member, spec: Spec, now: float) -> float:
     """
-    Return when a minion that may run the job is overdue: after ``timeout``, or when ``max_runtime`` has passed.
-
-    A minion that keeps saying that it runs the job is asked less and less often, except between two kills.
+    Return when a minion that may run the job is overdue: after ``timeout``, or when ``max_runtime`` has passed; one that
+    keeps saying that it runs the job is asked less and less often, except between two kills.
     """
     limit, wait = spec.max_runtime, spec.timeout
     if member.runs > 1 and (not member.kills or member.kills >= KILLS):
@@ -177,30 +164,33 @@ def overdue_at(member: Member, spec: Spec, now: float) -> float:
     return min(now + wait, max(now, member.ran_since + limit))
 
 
-def answered(member: Member, spec: Spec, now: float) -> Go:
-    """The minion was asked, and does not say that it runs the job; or it could not be asked, which is no evidence."""
-    later = now + spec.gather_job_timeout
+def answered(member: Member, spec: Spec) -> Step:
+    """Return the next step of a minion that was asked, and does not say that it runs the job; or could not be asked."""
     if member.last is Evidence.SILENT and member.unanswered >= spec.probe_attempts:
-        return Go(Step.LOOKING_AGAIN)
+        return Step.LOOKING_AGAIN
     if member.last in (Evidence.IDLE, Evidence.FETCHED):
         # Its return may still be on the way.
         is_believed = (
             member.idle >= IDLE_ANSWERS or member.last is Evidence.FETCHED or (member.kills and member.begun_at)
         )
-        return Go(Step.ANSWERED if is_believed else Step.WAITING, later)
-    return Go(Step.WAITING, later)
+        return Step.ANSWERED if is_believed else Step.WAITING
+    return Step.WAITING
 
 
-def given_up(member: Member, spec: Spec) -> End | Again:
-    """The last look has found no return. A minion that did receive the job ignores the duplicate jid until it restarts."""
-    if member.kills and member.idle:
-        return End(Outcome.TIMED_OUT if member.expired else Outcome.KILLED)
+def given_up(member: Member, spec: Spec) -> Outcome | Again:
+    """
+    Return how a minion ends for which the last look has found no return, or what happens to it instead. It may be sent the
+    job again: a minion that did receive the job ignores the duplicate jid until it restarts.
+    """
+    if member.killed and member.idle:
+        return Outcome.TIMED_OUT if member.expired else Outcome.KILLED
     verdict, unsure = member.verdict(spec.acks), member.outcome is known.Outcome.IN_DOUBT
     if verdict is Verdict.SILENT:
         # The retry queue asks a silent minion before it delivers anything.
         may_have_begun = spec.offline != "queue" and (unsure or member.restarted or member.unheard or not spec.acks)
-        return End(Outcome.LOST if member.begun_at or member.idle or may_have_begun else None)
+        return Outcome.LOST if member.begun_at or member.idle or may_have_begun else Again.ABSENT
     never_got_it = verdict in (Verdict.NEVER, Verdict.UNKNOWN) and member.resends < spec.probe_attempts
     may_be_unsent = unsure and verdict in (Verdict.NEVER, Verdict.UNKNOWN, Verdict.MAY_HAVE_BEGUN)
-    is_safe = verdict is Verdict.NEVER or not member.restarted
-    return Again() if is_safe and (never_got_it or may_be_unsent) else End(Outcome.LOST)
+    # A kill that it has not answered may have reached the job before the minion said that it had begun.
+    is_safe = verdict is Verdict.NEVER or not (member.restarted or member.kills)
+    return Again.AGAIN if is_safe and (never_got_it or may_be_unsent) else Outcome.LOST

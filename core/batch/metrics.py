@@ -1,6 +1,4 @@
-"""
-The figures of the batch_manager engine. Pure: their sources are arguments.
-"""
+"""The figures of the batch_manager engine. Pure: their sources are arguments."""
 
 from __future__ import annotations
 
@@ -17,11 +15,7 @@ _OPEN = ("running", "paused", "waiting", "stopping")
 
 
 class Tally:
-    """
-    How batches and minions have ended since the engine's start. A minion counts when it ends, not when its batch does.
-
-    :param since: Unix time of the engine's start: minions that ended before it are not counted.
-    """
+    """How batches and minions have ended ``since`` the engine's start. A minion counts when it ends, not with its batch."""
 
     def __init__(self, since: float = 0.0) -> None:
         self._since = since
@@ -44,7 +38,7 @@ class Tally:
 
 
 def _state_of(batch: Batch) -> str:
-    """``waiting``: no operator has to resume it; it waits for its window, its time, an approval, or other batches."""
+    """Return the state, or ``waiting`` for a wait that needs no resume: for window, time, approval, or other batches."""
     pause = batch.waits_for()
     if batch.waits_for_room() and not batch.flights:
         return "waiting"

@@ -2,11 +2,8 @@
 What the master's cache tells about minions: their grains and pillar, by which minions are grouped; which minions a
 target may not really match; and when a minion last fetched its pillar, as each does when it starts.
 
-Blocks: it reads one or two files, or asks a server, for each minion. Without a cache (``minion_data_cache: False``) nothing
-is known.
-
-A minion without cached data may have any value: it must never count as one that lacks the value. Salt's matcher assumes
-that every target by grains or pillar matches such a minion; a batch leaves it out.
+Blocks: it reads one or two files, or asks a server, for each minion. It must never count a minion without cached data as one
+that lacks a value: Salt's matcher assumes that every target by grains or pillar matches it; a batch leaves it out.
 """
 
 from __future__ import annotations
@@ -19,9 +16,8 @@ import salt.utils.data
 import salt.utils.minions
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.plan import Group, groups_of, labels_of
+from saltext.jobs.core.batch.plan import By, Group, groups_of, labels_of, parse_by
 from saltext.jobs.core.errors import JobsError
-from saltext.jobs.core.grouping import By, parse_by
 
 #: Seconds by which the times of cached data may be wrong: the cache keeps whole seconds.
 _SLACK = 1.0
@@ -37,8 +33,7 @@ class MinionDataUnreadable(JobsError):
 
 def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float]) -> frozenset[str]:
     """
-    Return the minions of ``{minion: Unix time}`` whose process may have started since: they have fetched their pillar.
-
+    Return those of ``{minion: Unix time}`` that have fetched their pillar since, so they may have started.
     :raises MinionDataUnreadable: if the cache fails.
     """
     written = _read(opts, compat.minion_data_written, since)
@@ -47,9 +42,8 @@ def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float]) -> fro
 
 def find_groups(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> tuple[Group, ...]:
     """
-    Return the groups of some minions, in order.
+    Return the groups of some minions, in order. ``by`` is as ``plan.parse_by`` takes it.
 
-    :param by: as ``grouping.parse_by`` takes it.
     :raises ValueError: when ``by`` is malformed, or no minion is known to be in any group, which must be a mistake.
     :raises MinionDataUnreadable: if the cache fails.
     """
@@ -68,10 +62,7 @@ def _values_of(opts: Mapping[str, Any], by: By, minions: Iterable[str]) -> dict[
 
 
 def _nodegroups_of(opts: Mapping[str, Any], by: By, minions: Iterable[str]) -> dict[str, Sequence[str]]:
-    """
-    Return ``{minion: names}``: which of some nodegroups each minion is in. A nodegroup may match by grains or pillar: then
-    only minions with cached data are in there.
-    """
+    """Return ``{minion: names}``. In a nodegroup that goes by grains or pillar are only minions with cached data."""
     groups: Mapping[str, Any] = opts.get("nodegroups") or {}
     missing = [name for name in by.order if name not in groups]
     if missing:
@@ -88,11 +79,9 @@ def _nodegroups_of(opts: Mapping[str, Any], by: By, minions: Iterable[str]) -> d
 
 def without_data(opts: Mapping[str, Any], tgt: Any, tgt_type: str, matched: Iterable[str]) -> frozenset[str]:
     """
-    Return those of the matched minions of which the master has no grains and pillar, although the target depends on these:
-    whether it matches them is not known.
+    Return those of the matched minions of which the master has no grains and pillar, although the target depends on these.
 
-    :raises ValueError: if the master keeps no such data.
-    :raises MinionDataUnreadable: if the cache fails.
+    :raises ValueError: if the master keeps no such data. :raises MinionDataUnreadable: if the cache fails.
     """
     groups, words = opts.get("nodegroups") or {}, None
     if tgt_type == "nodegroup":

@@ -4,9 +4,8 @@ Batches of Salt 3008's own manager or its CLI: what our runner shows of them, an
     <cachedir>/jobs/<jid_dir>/.batch.p  all that Salt 3008 sees of a batch; ours is written when an engine takes it up
     <cachedir>/batch_active.p           Salt 3008's index of its own batches; only read
 
-It must never write into Salt's index: when Salt's own manager starts, it adopts every batch in there and publishes to the
-minions that are left. It must never believe ``.batch.p``: Salt's manager writes anything into it that a forged event
-carries.
+It must never write into Salt's index: Salt's manager adopts every batch in there when it starts, and publishes. Nor must it
+believe ``.batch.p``: Salt's manager writes anything into it that a forged event carries.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ log = lines.logger(__name__)
 
 
 def path_of(opts: Mapping[str, Any], jid: str) -> pathlib.Path:
-    """Return the path of a job's ``.batch.p``."""
     jobs = os.path.join(opts["cachedir"], "jobs")
     return pathlib.Path(salt.utils.jid.jid_dir(jid, jobs, opts.get("hash_type", "sha256"))) / ".batch.p"
 
@@ -44,12 +42,9 @@ def path_of(opts: Mapping[str, Any], jid: str) -> pathlib.Path:
 
 def show(opts: Mapping[str, Any], spec: Spec, created: float) -> None:
     """
-    Show Salt 3008 that this batch needs nothing from its manager, which complains about an announced batch without such a
-    file. It names no minion and says that the batch is halted. So that manager, at its start or on a forged event, finds
-    nothing to publish, to time out or to announce. The real state is in the database, which our runner reads.
-
-    :param created: Unix time.
-    :raises OSError:
+    Show Salt 3008 that this batch (``created``: Unix time) needs nothing from its manager, which complains about an
+    announced one without such a file. It names no minion and is halted, so that manager has nothing to publish, to time
+    out or to announce. The real state is in the database. :raises OSError:
     """
     same = ("jid", "fun", "tgt", "tgt_type", "batch_wait", "timeout", "gather_job_timeout", "ret", "user")
     state = {
@@ -102,9 +97,8 @@ def read(opts: Mapping[str, Any], jid: str) -> dict[str, Any] | None:
 
 def _is_state(state: Any) -> bool:
     """
-    Tell whether this has the form of a batch state of Salt 3008's own manager or its CLI.
-
-    The manager writes down the content of an event ``salt/batch/<jid>/new``, which any accepted minion can fire.
+    Tell whether this has the form of a state of Salt's manager or CLI. The manager writes down the content of an event
+    ``salt/batch/<jid>/new``, which any accepted minion can fire.
     """
     if not isinstance(state, Mapping):
         return False

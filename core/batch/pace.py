@@ -2,10 +2,8 @@
 How many minions a batch may send to, and when: its size, the waves of a ramp and the checks between them, ``batch_wait``,
 the room that other batches leave, the wait between attempts, and how long freed slots are gathered for one publish.
 
-Every minion decrypts every publish, so returns that come one by one must not cause one publish each. But a slot that waits
-is idle. So slots are gathered only while more can be expected, and for longer if the batch's jobs run longer.
-
-Pure: stdlib only.
+Every minion decrypts every publish, so slots are gathered; but a slot that waits is idle. So that is done only while more
+can be expected, and for longer if the batch's jobs run longer. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -28,9 +26,7 @@ _STEP = 1.1
 class Pace(Part):
     """
     Each stage of a group but the last is a wave: it sends to ``size`` minions, and to no more until all of them have ended.
-    In the last stage each freed slot is used at once.
-
-    A check that was under way when an engine ended begins again, once the batch may go on. It is never skipped.
+    In the last stage each freed slot is used at once. A check that an engine's end interrupts begins again.
     """
 
     KEPT = (
@@ -42,20 +38,18 @@ class Pace(Part):
     stage: int = 0
     quota: int | None = None  # minions that this wave may still send to; None for any number
     cooling: list[float] = dataclasses.field(default_factory=list)  # until when slots stay empty, in order
-    publish_at: float | None = None  # when the next publish goes out, if there is one
     not_before: float = 0.0  # nothing goes out before this Unix time
     failures: int = 0  # publishes that failed in a row
     publishes: int = 0
     publish_failures: int = 0
     usual: float = 0.0  # for how many seconds minions run the job
-    freed_at: float | None = None  # when the first of the slots that wait for a publish was freed
+    freed_at: float | None = None  # since when there are slots that wait for a publish
     checking: int | None = None  # the stage whose check is under way
     passed: int | None = None  # the stage whose check was passed last
     began: float = 0.0  # when the present stage began
-    shared: bool = False  # it sends only to as many minions as it was allotted: ``live.py`` limits those of all batches
     wanted: int = 0  # how many minions it would send to now
-    limit: int | None = None  # what keeps it from sending to more, as last told; None if nothing keeps it
-    allotted: int = 0  # how many minions it may send to in this step
+    limit: int | None = None  # over all batches, if that keeps it from sending to more; else None
+    allotted: int | None = None  # how many minions ``live.py`` lets it send to in this step; None for any number
     stages: tuple[Stage, ...] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,12 +73,6 @@ class Pace(Part):
             free = min(free, self.quota)
         return max(0, min(free, available))
 
-    def must_wait(self, now: float, window: float) -> bool:
-        """Tell whether it is too early to publish. The first call sets the time: ``window`` seconds from now."""
-        if self.publish_at is None:
-            self.publish_at = max(now + window, self.not_before)
-        return now < self.publish_at
-
     def stage_is_over(self, flying: int, available: int) -> bool:
         """Tell whether all minions of a wave, or of a group, have ended."""
         used_up = self.quota is not None and self.quota <= 0  # below 0: a minion was put back, but had begun
@@ -96,11 +84,9 @@ class Pace(Part):
         return self.spec.check.get("kind") == APPROVE
 
     def may_go_on(self) -> bool:
-        """Tell whether the next stage may begin after this one."""
         return not self.spec.check or self.passed == self.stage
 
     def pass_check(self) -> None:
-        """The check under way was passed."""
         self.passed, self.checking = self.checking, None
 
     def next_stage(self, available: int, now: float) -> None:
@@ -113,16 +99,12 @@ class Pace(Part):
         self.quota = self._quota()
 
     def sends(self, count: int) -> None:
-        """Note that ``count`` minions are published to."""
-        self.publish_at = self.freed_at = None
+        self.freed_at = None
         self.publishes += 1
         self.charge(count)
 
     def charge(self, count: int) -> None:
-        """
-        Count minions against the wave: they are published to, or have turned out to have received the job. A negative
-        count gives back minions that are pending again.
-        """
+        """Count minions that received the job against the wave. A negative count gives back those that are pending again."""
         if self.quota is not None:
             self.quota -= count
 
@@ -136,13 +118,11 @@ class Pace(Part):
         return True
 
     def forget_failures(self, now: float) -> None:
-        """Forget the failed publishes."""
         self.failures, self.not_before = 0, now
 
-    def recover(self, now: float, shared: bool) -> None:
-        """An engine has started: set all times again, since the clock may have been set. An approval is still waited for."""
-        self.shared, self.limit = shared, None
-        self.publish_at, self.not_before, self.began = None, now, min(self.began, now)
+    def recover(self, now: float) -> None:
+        """An engine has started, so the clock may have been set: set all times again. An approval is still waited for."""
+        self.limit, self.not_before, self.began = None, now, min(self.began, now)
         self.checking = self.checking if self.by_hand else None
         self.cooling = [min(until, now + self.spec.batch_wait) for until in self.cooling]
 
@@ -152,12 +132,7 @@ class Pace(Part):
     # -- freed slots --------------------------------------------------------------------------------------------------
 
     def freed(self, now: float, ran: float | None) -> None:
-        """
-        Note that a minion has freed its slot. It stays empty for ``batch_wait`` seconds.
-
-        :param ran: for how many seconds the minion ran the job; None if that is not known.
-        """
-        self.publish_at = None  # it depends on the free slots
+        """Note that a minion has freed its slot, which stays empty for ``batch_wait``. ``ran``: for how many seconds."""
         if self.spec.batch_wait:
             self.cooling.append(now + self.spec.batch_wait)
         if self.freed_at is None:
@@ -175,15 +150,14 @@ class Pace(Part):
         """For how many seconds to gather slots if others are likely to become free meanwhile."""
         return max(self.spec.publish_window, min(LONGEST * self.usual, LONGEST_SECONDS))
 
-    def gathers_for(self, now: float, flying: int, gathers: bool) -> float:
+    def publish_at(self, now: float, flying: int, gathers: bool, is_first: bool) -> float:
         """
-        Return for how many more seconds to gather freed slots.
-
-        :param flying: minions in flight, each of which may free a slot.
-        :param gathers: whether this publish could use a slot that is freed meanwhile.
+        Return when to fill the slots that are free now. ``flying``: minions in flight, each of which may free a slot.
+        ``gathers``: this publish could use a slot freed meanwhile. ``is_first``: nothing is gathered for it.
         """
         if self.freed_at is None:
-            return self.spec.publish_window
+            self.freed_at = now
         # If so few minions are in flight that none is likely to end meanwhile, waiting gains nothing.
         gains = gathers and not self.spec.batch_wait and flying * self.longest >= self.usual
-        return max(0.0, self.freed_at + (self.longest if gains else self.spec.publish_window) - now)
+        window = self.longest if gains else self.spec.publish_window
+        return max(self.freed_at + (0.0 if is_first else window), self.not_before)

@@ -1,8 +1,7 @@
 """
 The minions that a batch still has to send to: their order, the group whose turn it is, and which have shown a sign of life.
-
-With ``presence=ping`` a minion is sent to only if it is known to be there: it has answered one of ``probe_attempts`` pings,
-or has shown another sign of life that proves it. Pure: stdlib only.
+With ``presence=ping`` a minion is sent to only if it has answered one of ``probe_attempts`` pings, or has shown another
+sign of life that proves that it is there. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -15,16 +14,13 @@ from collections.abc import Iterable
 
 from saltext.jobs.core.batch.spec import Part, Spec
 
-#: Minions of one ping: most of the first one, unless two batch sizes are more; most of any.
+#: Most minions of the first ping (or two batch sizes, if that is more), and of any ping.
 FIRST_PINGED, MOST_PINGED = 20, 500
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Pending(Part):
-    """
-    Minions are sent to in the order of the target, which is group by group. A minion has its place in it; ``ready`` are
-    those that may be sent to once their group's turn has come.
-    """
+    """The minions still to be sent to. ``ready``: they only wait for their group's turn; ``unseen``: not heard from."""
 
     KEPT = ("first_ping",)
 
@@ -39,9 +35,7 @@ class Pending(Part):
     _places: dict[str, int] = dataclasses.field(init=False)
     _ends: list[int] = dataclasses.field(init=False)  # of groups
     _turn: int = dataclasses.field(init=False)  # the end of the group whose turn it is
-    _heap: list[int] = dataclasses.field(
-        default_factory=list
-    )  # places of those that are ready, and of some that are not
+    _heap: list[int] = dataclasses.field(default_factory=list)  # places of the ready ones, and of some others
 
     def __post_init__(self) -> None:
         self._places = {minion: place for place, minion in enumerate(self.spec.minions)}
@@ -55,7 +49,7 @@ class Pending(Part):
         return minion in self.ready or minion in self.unseen
 
     def in_order(self) -> list[str]:
-        """Return all, in the order of the target."""
+        """Return all, in the order of the target, which is group by group."""
         return [minion for minion in self.spec.minions if minion in self]
 
     def group_of(self, minion: str) -> int:
@@ -72,7 +66,6 @@ class Pending(Part):
         return any(self._places[minion] < self._turn for minion in self.unseen)
 
     def put(self, minions: Iterable[str]) -> None:
-        """Minions may be sent to."""
         places = sorted(self._places[minion] for minion in minions if minion not in self.ready)
         self.ready.update(self.spec.minions[place] for place in places)
         self.available += bisect.bisect_left(places, self._turn)
@@ -90,7 +83,6 @@ class Pending(Part):
             self.available -= self._places[minion] < self._turn
 
     def empty(self) -> None:
-        """Remove all."""
         self.unseen, self.available = {}, 0
         self.ready.clear()
         self._heap.clear()
@@ -114,24 +106,16 @@ class Pending(Part):
         self.unseen = unseen
 
     def see(self, minions: Iterable[str]) -> None:
-        """Minions have shown a sign of life."""
         self.put([minion for minion in minions if self.unseen.pop(minion, None) is not None])
 
-    def may_ping(self, now: float) -> bool:
-        """Tell whether it is time to ping the minions without a sign of life."""
-        return bool(self.unseen) and not self.pinged and now >= self.ping_at
-
     def ping(self, size: int) -> tuple[str, ...]:
-        """
-        Begin a ping: return the minions to ping. All at once would swamp the master with answers, and the batch would wait
-        for the last. So the first ping is of a few more than ``size``.
-        """
+        """Return the minions of the next ping. The first one is small: the answers of all would swamp the master."""
         most = max(FIRST_PINGED, 2 * size) if self.first_ping else MOST_PINGED
         self.pinged = tuple(itertools.islice(self.unseen, min(most, MOST_PINGED)))
         return self.pinged
 
     def ping_over(self, now: float) -> list[str]:
-        """A ping and its answers are over: return the minions that have been pinged often enough and are not there."""
+        """A ping is over: return the minions that have been pinged often enough and are not there."""
         for minion in self.pinged:
             if minion in self.unseen:
                 self.unseen[minion] += 1

@@ -14,12 +14,11 @@ from typing import Any
 import salt.utils.args
 
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.plan import APPROVE
+from saltext.jobs.core.batch.plan import APPROVE, parse_by
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.grouping import parse_by
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.caller import Caller, groups_of, names_of, require_no_peer, require_right
 from saltext.jobs.core.master.jobs import minions_of as job_minions
@@ -58,8 +57,7 @@ class Permission:
 
     def lacking(self, spec: Spec, minions: tuple[str, ...]) -> str:
         """
-        Return why the owner of a batch may not run it on these minions any more; empty if they may. If no owner was kept,
-        everything is permitted.
+        Return why the owner of a batch may not run it on these minions any more; empty if they may, or no owner was kept.
 
         :raises Exception: anything that an eauth module raises if it cannot tell now.
         """
@@ -97,10 +95,7 @@ class Permission:
 
 
 class CallerRights:
-    """
-    What the caller of the runner may do with batches. Each method raises Refused, which names the missing right; so does
-    this, where the engine's options are wrong.
-    """
+    """What the runner's caller may do with batches. All methods raise Refused, naming the missing right or bad option."""
 
     def __init__(self, opts: Mapping[str, Any], who: Caller) -> None:
         self._opts, self.who = opts, who
@@ -149,16 +144,13 @@ class CallerRights:
             self.permit_batch(batch.spec, batch.spec.minions)
 
     def permit_job(self, jid: str, load: Mapping[str, Any]) -> None:
-        """
-        Refuse a batch made from a job of the job cache to anyone who may not publish that job to all its minions: the job's
-        arguments may be secret.
-        """
+        """Refuse a caller who may not publish this job of the job cache to all its minions: its arguments may be secret."""
         self._permit_load(load, job_minions(load), f"all minions of job {jid}")
 
     def permit_approval(self, batch: Batch) -> None:
         """
-        Refuse a user who may not approve a batch. With ``approve_by``, only the users it names may approve, but never the
-        user who started the batch. Without it, anyone who may run the job may approve.
+        Refuse a user who may not approve a batch: with ``approve_by`` anyone it does not name, and the user who started the
+        batch; without it, anyone who may not run the job.
         """
         who, spec = self.who, batch.spec
         if not spec.approve_by:
@@ -206,10 +198,6 @@ class CallerRights:
 
 
 def _person(owner: Any, name: str) -> str:
-    """
-    Return a user's login name, without the backend and in lower case: LDAP and others ignore case and surrounding spaces.
-
-    :param owner: the user's kept identity, if there is one.
-    """
+    """Return a user's login name without the backend, in lower case: LDAP and others ignore case and surrounding spaces."""
     kept = owner.get("name") if isinstance(owner, Mapping) else None
     return " ".join(str(kept or name).rpartition(":")[2].removeprefix("sudo_").split()).casefold()

@@ -1,8 +1,7 @@
 """
 The layout of a batch before it begins: groups of minions, sizes, stages and a budget for each, and checks between stages.
 
-Pure: stdlib only, no clock, no I/O. It must never place a minion by a value that is not known: such minions are a group of
-their own, the last one.
+Pure: stdlib only. It must never place a minion by a value that is not known: such minions are the last group.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 #: Names of the groups of minions that are known to lack the value by which a batch is grouped, and whose value is not known.
@@ -19,7 +19,12 @@ WITHOUT, NOT_KNOWN = "(without)", "(not known)"
 #: Most characters of a group's name.
 _LONGEST = 100
 
-#: The check that a person makes, and the prefix of one by a runner function.
+#: What minions may be grouped by.
+_BY_KINDS = ("grains", "pillar", "nodegroups")
+
+_BY = re.compile(r"(?P<kind>[a-z]+):(?P<key>[^\[\]]*?)(?::?\[(?P<order>[^\[\]]*)\])?", re.DOTALL)
+
+#: The kind of check that a person makes, and what a check by a runner function begins with.
 APPROVE, RUNNER = "approve", "runner:"
 _COUNT = re.compile(r"[0-9]+")
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)%")
@@ -38,12 +43,31 @@ class Group(NamedTuple):
     minions: tuple[str, ...]
 
 
-def labels_of(value: Any) -> tuple[str, ...]:
-    """
-    Return the names of the groups for a minion's grain or pillar value: several for a list.
+class By(NamedTuple):
+    """What minions are grouped by."""
 
-    Empty for a value that names no group: None, an empty text, a mapping.
-    """
+    kind: str
+    key: str  # of a grain or pillar value, parts divided by colons
+    order: tuple[str, ...] = ()  # names of groups that come first, in this order; for nodegroups, of all groups
+
+
+def parse_by(value: Any) -> By:
+    """Read ``grains:rack``, ``pillar:site:ring``, ``grains:rack:[r7,r2]`` or ``nodegroups:[eu,us]``. :raises ValueError:"""
+    match = _BY.fullmatch(value.strip()) if isinstance(value, str) else None
+    kind, key = (match["kind"], match["key"].strip().strip(":")) if match else ("", "")
+    given = match["order"] if match else None
+    order = tuple(name.strip() for name in given.split(",")) if given is not None else ()
+    malformed = kind not in _BY_KINDS or bool(key) == (kind == "nodegroups") or (kind == "nodegroups" and not order)
+    if malformed or not all(order) or len(set(order)) < len(order):
+        raise ValueError(
+            f"by is {value!r}; accepted is a grain, a pillar key or nodegroups, such as 'grains:rack', 'pillar:site:ring', "
+            "'grains:rack:[r7,r2]' (r7 and r2 first) or 'nodegroups:[canary,eu,us]'"
+        )
+    return By(kind, key, order)
+
+
+def labels_of(value: Any) -> tuple[str, ...]:
+    """Return the names of the groups for a grain or pillar value: several for a list, none for None, '' or a mapping."""
     values = value if isinstance(value, (list, tuple)) else [value]
     plain = (str(item).strip() for item in values if isinstance(item, (str, int, float)))
     # The value comes from a minion, and is shown on terminals.
@@ -54,10 +78,8 @@ def groups_of(
     minions: Iterable[str], labels: Mapping[str, Sequence[str]], order: Sequence[str] = ()
 ) -> tuple[Group, ...]:
     """
-    Return the groups of some minions, in the order in which they are sent to; none is empty.
-
-    Groups named in ``order`` come first, then the others, sorted (numbers by value: r2 before r10). A minion with several
-    labels is in the first of its groups.
+    Return the groups of some minions, in the order in which they are sent to: those named in ``order``, then the others,
+    sorted (numbers by value: r2 before r10). A minion with several labels is in the first of its groups.
 
     :param labels: the ``labels_of`` each minion; a minion that is missing has unknown labels.
     """
@@ -79,13 +101,9 @@ def _rank(name: str, ranks: Mapping[str, tuple[int, int]]) -> tuple[Any, ...]:
         return ranks[name]
     if name in (WITHOUT, NOT_KNOWN):
         return (2, name == NOT_KNOWN)
-    return (1, tuple(_natural(part) for part in re.split(r"([0-9]+)", name) if part), name)
-
-
-def _natural(part: str) -> tuple[Any, ...]:
-    """Sort numbers by value and before words. They come from minions, and may be too long for ``int``."""
-    digits = part.lstrip("0")
-    return (0, len(digits), digits) if part[0] in "0123456789" else (1, 0, part)
+    parts = (part for part in re.split(r"([0-9]+)", name) if part)
+    # Numbers by value, and before words: no name of a group is too long for ``int``.
+    return (1, tuple((0, int(part), "") if part[0] in "0123456789" else (1, 0, part) for part in parts), name)
 
 
 # -- sizes and budgets ------------------------------------------------------------------------------------------------
@@ -93,36 +111,28 @@ def _natural(part: str) -> tuple[Any, ...]:
 
 def sizes_of(batch: Any, total: int) -> tuple[int, ...]:
     """
-    Return the sizes of a batch's stages: one for a plain size, several for a ramp such as ``1,10%,50%``.
-
-    A percentage is of ``total`` minions, rounded down, and at least 1.
-
-    :raises ValueError: with what is malformed.
+    Return the sizes of a batch's stages: one for a plain size, several for a ramp such as ``1,10%,50%``. A percentage is of
+    ``total`` minions, rounded down, and at least 1. :raises ValueError: naming what is malformed.
     """
-    if isinstance(batch, bool) or not isinstance(batch, (int, str)):
-        raise ValueError(_malformed(batch))
-    sizes = []
-    for part in (part.strip() for part in str(batch).split(",")):
+    sizes, is_text = list[int](), isinstance(batch, (int, str)) and not isinstance(batch, bool)
+    for part in (part.strip() for part in (str(batch) if is_text else "").split(",")):
         percent = _PERCENT.fullmatch(part)
         if percent and 0 < float(percent[1]) <= 100:
             sizes.append(max(1, math.floor(total * float(percent[1]) / 100)))
         elif _COUNT.fullmatch(part) and int(part) > 0:
             sizes.append(int(part))
         else:
-            raise ValueError(_malformed(batch))
+            raise ValueError(
+                f"batch is {batch!r}; accepted is a count ('10'), a percentage up to 100% ('25%') or a ramp of both "
+                "('1,10%,50%')"
+            )
     return tuple(sizes)
-
-
-def _malformed(batch: Any) -> str:
-    return f"batch is {batch!r}; accepted is a count ('10'), a percentage up to 100% ('25%') or a ramp of both ('1,10%,50%')"
 
 
 def failures_allowed(max_failures: Any, total: int) -> float | None:
     """
-    Return how many failures a batch tolerates, or None for any number. One more stops it.
-
-    :param max_failures: None, a count, or a percentage of ``total`` minions.
-    :raises ValueError: with what is malformed.
+    Return how many failures a batch tolerates, or None for any number. ``max_failures``: None, a count, or a percentage of
+    ``total`` minions. :raises ValueError: naming what is malformed.
     """
     if max_failures is None:
         return None
@@ -137,11 +147,8 @@ def failures_allowed(max_failures: Any, total: int) -> float | None:
 
 def grouped_layout(groups: Sequence[Group], by: str, batch: Any, max_failures: Any) -> dict[str, Any]:
     """
-    Return the fields of a Spec that depend on groups: the minions in order, the sizes of each group, and their budgets.
-
-    A percentage, in ``batch`` or ``max_failures``, is of the minions of each group; ``max_failures`` as a count is of all.
-
-    :raises ValueError: naming the malformed value.
+    Return the fields of a Spec that depend on groups: the minions in order, the sizes of each group, and their budgets. A
+    percentage is of the minions of each group; ``max_failures`` as a count is of all. :raises ValueError:
     """
     counts = [len(group.minions) for group in groups]
     budget: dict[str, Any] = {"failures_allowed": failures_allowed(max_failures, sum(counts))}
@@ -160,32 +167,23 @@ def grouped_layout(groups: Sequence[Group], by: str, batch: Any, max_failures: A
 
 
 class Stage(NamedTuple):
-    """
-    A part of a batch, in the group at this place, with at most ``size`` minions in flight. A ``wave`` sends to ``size``
-    minions in all; the last stage of a group sends to all minions that are left.
-    """
+    """A part of a batch."""
 
-    group: int
-    size: int
-    wave: bool
+    group: int  # the place of its group
+    size: int  # most minions in flight
+    wave: bool  # it sends to ``size`` minions in all; the last stage of a group sends to all that are left
 
 
 def stages_of(sizes: Sequence[int], groups: int) -> tuple[Stage, ...]:
-    """
-    Return the stages of a batch: each group goes through all its sizes before the next group begins.
-
-    :param sizes: those of the first group, then those of the next; each group has the same number.
-    """
+    """Return the stages of a batch: each group goes through its sizes before the next. ``sizes``: of group after group."""
     each = len(sizes) // groups
     return tuple(Stage(place // each, size, wave=(place + 1) % each > 0) for place, size in enumerate(sizes))
 
 
 def gates_of(sizes: Sequence[int], counts: Sequence[int]) -> list[int]:
     """
-    Return, for each check between stages, how many minions of the batch come before it.
-
-    :param sizes: as for ``stages_of``.
-    :param counts: the number of minions in each group; without groups, one number for all.
+    Return, for each check between stages, how many minions of the batch come before it. ``sizes`` are as for ``stages_of``,
+    ``counts`` the number of minions in each group; without groups, one number for all.
     """
     gates, before = [], 0
     for place, count in enumerate(counts):
@@ -198,18 +196,6 @@ def gates_of(sizes: Sequence[int], counts: Sequence[int]) -> list[int]:
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------
-
-
-class Check(NamedTuple):
-    """
-    What must hold before the next stage begins. ``kind`` is ``function`` (an execution function on the minions of the
-    stage), ``runner`` (a runner function on the master) or ``approve`` (a person approves). ``words`` are the function's
-    arguments as they were written.
-    """
-
-    kind: str
-    fun: str = ""
-    words: tuple[str, ...] = ()
 
 
 def not_passed(value: Any, retcode: int = 0) -> str:
@@ -228,13 +214,19 @@ def not_passed(value: Any, retcode: int = 0) -> str:
     return ""
 
 
+class Check(NamedTuple):
+    """What must hold before the next stage begins."""
+
+    kind: str  # ``function`` (on the minions of the stage), ``runner`` (on the master) or ``approve`` (by a person)
+    fun: str = ""
+    arg: Sequence[Any] = ()  # those of a runner function are as they were written
+    kwargs: Mapping[str, Any] = MappingProxyType({})
+
+
 def parse_check(value: Any) -> Check:
     """
-    Read ``service.status nginx``, ``runner:survey.healthy site=eu`` or ``approve``.
-
-    Arguments are split and quoted as in a shell.
-
-    :raises ValueError: with what is malformed, and what is accepted.
+    Read ``service.status nginx``, ``runner:survey.healthy site=eu`` or ``approve``. Arguments are split and quoted as in a
+    shell, and stay as they were written. :raises ValueError: naming what is malformed, and what is accepted.
     """
     try:
         words = shlex.split(value) if isinstance(value, str) else []
@@ -248,4 +240,4 @@ def parse_check(value: Any) -> Check:
             f"check is {value!r}; accepted is an execution function with arguments ('service.status nginx'), "
             "a runner function ('runner:survey.healthy site=eu') or 'approve'"
         )
-    return Check("runner" if words[0].startswith(RUNNER) else "function", fun, tuple(words[1:]))
+    return Check("runner" if words[0].startswith(RUNNER) else "function", fun, words[1:])

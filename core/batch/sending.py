@@ -1,9 +1,9 @@
 """
-Reaching the next minions: the gates that must be open, pings that find out which minions are there, and publishes that send
-them the job. It decides how many, in which stage, and when; and what follows from a failed ping or publish.
+Reaching the next minions: the gates that must be open, pings that find out which minions are there, and publishes. It
+decides how many, in which stage, and when; and what follows from a failed ping or publish.
 
-Part of the batch machine. Freed slots are gathered for a while, so that many returns lead to one publish. A minion that
-may have received the job may be sent it again only under the same jid, which it runs once. Pure: stdlib only.
+Part of the batch machine. Freed slots are gathered, so that many returns lead to one publish. It must never send the job
+under another jid to a minion that may have received it: the same one the minion runs once. Pure: stdlib only.
 """
 
 from __future__ import annotations
@@ -13,29 +13,31 @@ from saltext.jobs.core.batch.facts import Announce, Effect
 from saltext.jobs.core.batch.gates import PausedBy
 from saltext.jobs.core.batch.member import Outcome, overdue_at
 from saltext.jobs.core.batch.state import BatchState
-from saltext.jobs.core.delivery.known import Evidence
-from saltext.jobs.core.delivery.steps import Step
+from saltext.jobs.core.delivery.known import Evidence, Step
 
 
 def go_on(batch: BatchState, now: float) -> list[Effect]:
     """Find out which minions are there, and send to the next ones, unless something forbids that."""
     pace, rights, pending = batch.pace, batch.rights, batch.pending
     if batch.halted or batch.paused:
-        pace.publish_at = None
         return []
     may_send = not pending or batch.schedule.look(now + batch.schedule.ahead)
     effects = _announce_windows(batch, may_send)
+    batch.look_again(batch.schedule.next_due() if pending else None)
     if not may_send:
-        pace.publish_at = None
         return effects
     if pending and not rights.may_send(now):
-        pace.publish_at = None
         ask = [facts.CheckRights(tuple(pending.in_order()), rights.question)] if rights.must_ask(now) else []
+        batch.look_again(None if rights.asking else rights.ask_at)
         return [*effects, *ask]
     if pending.first_ping and not pending.pinged and not pending.unseen:
         pending.first_ping = False  # every minion has shown a sign of life without the first ping
-    if now >= pace.not_before and pending.may_ping(now):
-        effects.append(facts.Ping(pending.ping(pace.size)))
+    if pending.unseen and not pending.pinged:
+        ping_at = max(pending.ping_at, pace.not_before)
+        if now >= ping_at:
+            effects.append(facts.Ping(pending.ping(pace.size)))
+        else:
+            batch.look_again(ping_at)
     return effects if pending.first_ping else effects + publish(batch, now)
 
 
@@ -61,14 +63,15 @@ def rights_checked(batch: BatchState, fact: facts.RightsChecked, now: float) -> 
 # -- pings ------------------------------------------------------------------------------------------------------------
 
 
-def seen(batch: BatchState, fact: facts.Seen, _now: float) -> list[Effect]:
-    """Minions are there, and may now be sent to."""
-    batch.pending.see(fact.minions)
-    return []
-
-
 def pinged(batch: BatchState, fact: facts.Pinged, now: float) -> list[Effect]:
-    """A ping is over: leave out the minions that have been pinged often enough; none if it was not confirmed."""
+    """
+    Minions are there, and may be sent to: also if they were left out, since they may have been too busy to answer. Or a
+    confirmed ping is over: leave out those pinged often enough.
+    """
+    if fact.minions:
+        batch.pending.see(fact.minions)
+        batch.take_back(fact.minions)
+        return []
     if fact.failure:
         batch.pending.pinged = ()
         return batch.failed_again(fact.failure, now)
@@ -87,21 +90,24 @@ def pinged(batch: BatchState, fact: facts.Pinged, now: float) -> list[Effect]:
 def publish(batch: BatchState, now: float) -> list[Effect]:
     """Send to as many minions as there are free slots, if the stage allows it and freed slots have gathered long enough."""
     pace, flying = batch.pace, len(batch.flights)
-    if batch.is_publishing() or batch.catching_up:
-        pace.publish_at = None
+    if batch.publishing or batch.catching_up:
         return []
     effects = _next_stages(batch, now)
+    if pace.cooling and batch.pending.ready:
+        batch.look_again(pace.cooling[0])
     available = batch.pending.available
     capacity = pace.capacity(flying, available)
     if not capacity:
-        pace.publish_at = pace.limit = None  # it has all the room that it wants
+        pace.limit = None  # it has all the room that it wants
         return effects
     # Where there is too little room, freed slots are gathered for all batches together.
     is_first = not pace.publishes or pace.limit is not None
     gathers = capacity < available and capacity != pace.quota
-    if pace.must_wait(now, 0.0 if is_first else pace.gathers_for(now, flying, gathers)):
+    publish_at = pace.publish_at(now, flying, gathers, is_first)
+    if now < publish_at:
+        batch.look_again(publish_at)
         return effects
-    minions = batch.pending.take(min(capacity, pace.allotted) if pace.shared else capacity)
+    minions = batch.pending.take(capacity if pace.allotted is None else min(capacity, pace.allotted))
     if not minions:
         pace.wanted = capacity
         return effects
@@ -118,7 +124,6 @@ def allotted(batch: BatchState, fact: facts.Allotted, _now: float) -> list[Effec
 
 
 def published(batch: BatchState, fact: facts.Published, now: float) -> list[Effect]:
-    """The publish under way has succeeded."""
     missed = set(fact.missed)
     batch.pace.failures = 0
     for minion in batch.end_publish():
@@ -140,7 +145,7 @@ def publish_failed(batch: BatchState, fact: facts.PublishFailed, now: float) -> 
     for minion in sending:
         batch.flights[minion].take(Evidence.REFUSED if fact.certain else Evidence.UNCONFIRMED, now)
     if fact.certain:
-        ending.put_back(batch, sending)
+        batch.put_back(sending)
     else:
         effects += ending.look_for(batch, sending, Step.LOOKING)
     if not (fact.certain and batch.holds_publish(now + batch.schedule.ahead)):
@@ -178,7 +183,6 @@ def _begin_check(batch: BatchState) -> list[Effect]:
 
 
 def checked(batch: BatchState, fact: facts.Checked, _now: float) -> list[Effect]:
-    """The check of a stage is over."""
     if batch.halted or batch.pace.by_hand or batch.pace.checking != fact.stage:
         return []
     if fact.reason:

@@ -1,9 +1,7 @@
 """
 The batch_manager engine's shell: adopts the batches at its start, feeds them facts from the bus and from requests, looks
-after them while they run, and closes them.
-
-It holds no policy about batches. ``live.py`` writes what a fact changes and then acts on it, and ``effects.py`` performs
-effects.
+after them while they run, and closes them. It holds no policy about batches. ``live.py`` writes what a fact changes and then
+acts on it; ``effects.py`` performs effects.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from typing import Any, TypeVar
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.batch import effects, facts
+from saltext.jobs.core.batch.gates import Rights
 from saltext.jobs.core.batch.live import Live, Ports, Sharing, Turns
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.metrics import Tally, figures
@@ -23,18 +22,19 @@ from saltext.jobs.core.batch.store import KEPT_ASIDE
 from saltext.jobs.core.batch.summary import counts, summary
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
-from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.log.records import Published, Record
 from saltext.jobs.core.master import events
-from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
+from saltext.jobs.core.metrics import Figures, of_bus, of_publisher
 from saltext.jobs.core.options.engines import BatchSettings
 
 log = lines.logger(__name__)
 
 #: Seconds between two passes of the maintenance.
 INTERVAL = 5.0
+#: Most batches that have sent nothing yet of one user with limited rights: each is kept in memory with its arguments.
+MOST_WAITING = 20
 #: Seconds that all minions need to connect again to a restarted master.
 YOUNG = 120.0
 
@@ -48,16 +48,11 @@ class BatchShell:
         self._ports, self._interval = ports, interval
         self.live: dict[str, Live] = {}
         self._sharing = Sharing(settings.max_in_flight, ports, self.live)
-        self._proof = Proof(ports.loop, ports.clock, ports.log(self, ports.store.cursor()), self)
-        ports.questions.read_log = self._proof.read_on
-        self._turns = Turns(ports, self._perform, lambda: self._proof.position)
-        ports.inbox.write = self._turns.answer
-        self.history = History()
-        control = {verb: functools.partial(self._control, verb) for verb in ("stop", "pause", "resume", "approve")}
-        self.service = Service(ports.loop, ports.inbox, {"start": self._start_batch, **control})
+        self._proof = Proof(ports.loop, ports.clock, ports.log(self), self)
+        ports.questions.proof = self._proof
+        self._turns = Turns(ports, self._perform)
+        self.service = ports.service
         self._timer: Any = None  # of the next maintenance, or of the next try to begin
-        self._is_ready = False  # the batches that an earlier engine left are known
-        self._adopted: set[Live] = set()  # those of ``live`` that were not told yet that this engine has started
         self._tally = Tally(ports.clock.now())
 
     def start(self) -> None:
@@ -65,25 +60,22 @@ class BatchShell:
         self._ports.bus.listen(self, on_ready=self._begin)
 
     def _begin(self) -> None:
-        """Adopt the batches that an earlier engine left, take the requests made meanwhile, and go on."""
+        """Adopt the batches of an earlier engine, and go on. Each looks for returns; the log is read from its end on."""
         if not self._attempt("the batches", self._adopt_all):
             self._timer = self._ports.loop.call_later(self._interval, self._begin)
             return
-        self._is_ready = True
-        self.take_requests()  # first, so that a batch that is to stop sends no more
-        for live in list(self._adopted):
-            self._recover(live)
+        left = YOUNG - self._ports.master_age()  # minions take a while to connect to a master that has just started
+        settled_at = self._ports.clock.now() + left if left > 0 else 0.0
+        for live in list(self.live.values()):
+            live.step(facts.Recovered(settled_at, self._ports.is_takeover))
+        control = {verb: functools.partial(self._control, verb) for verb in ("stop", "pause", "resume", "approve")}
+        # What a batch was about to send when it is stopped here is not sent.
+        self.service.serve({"start": self._start_batch, **control}, self._turns.answer)
         self._maintain()
-        self._proof.start()  # each batch is told what the log has had since it was written
+        self._proof.start()
         log.info("Carrying on %d batches", len(self.live))
 
-    def take_requests(self) -> None:
-        """Carry out what runners have asked for, once the batches that an earlier engine left are known."""
-        if self._is_ready:
-            self._attempt("the requests", self.service.take)
-
     def metrics(self) -> Figures:
-        """Return the engine's figures."""
         ports, batches = self._ports, [live.batch for live in self.live.values()]
         return {
             **figures(batches, self._tally, ports.clock.now(), self._sharing.limit),
@@ -106,10 +98,10 @@ class BatchShell:
     # -- facts in -----------------------------------------------------------------------------------------------------
 
     def wants(self, tag: str) -> bool:
-        """Whether an event belongs to a batch, answers a question, or is a wake-up."""
+        """Whether an event belongs to a batch, or answers a question."""
         parts = events.parts_of_job(tag)
         if parts is None:
-            return tag == events.wake_tag(BATCH_MANAGER) or (bool(self.live) and events.started_by(tag) is not None)
+            return bool(self.live) and events.started_by(tag) is not None
         jid, kind, _ = parts
         if jid in self.live:
             if kind != "ret":
@@ -119,10 +111,6 @@ class BatchShell:
         return self._ports.questions.wants(jid)
 
     def handle(self, tag: str, data: Any) -> None:
-        """Take an event."""
-        if tag == events.wake_tag(BATCH_MANAGER):
-            self.take_requests()
-            return
         fact = events.fact_of(tag, data)
         if isinstance(fact, events.JobReturned):
             self._ports.questions.heard(fact.jid, fact.minion, data.get("return"), fact.retcode)
@@ -146,16 +134,18 @@ class BatchShell:
         return not self.live
 
     def wake(self) -> None:
-        """Read the log soon."""
         self._proof.wake()
 
     def logged(self, record: Record) -> None:
-        """Take a return from the log."""
+        """Take a return from the log, which also shows that the minion is there."""
         if isinstance(record, Published):
             return
         self._ports.questions.logged(record)
         if self.functions_of(record.jid, record.minion) is not None:
             self.live[record.jid].step(facts.Returned(record.minion, record.retcode))
+        for live in list(self.live.values()):
+            if live.batch.misses(record.minion):
+                live.step(facts.Pinged((record.minion,)))
 
     def on_read(self) -> None:
         """Do nothing: effects that need the log read to its end see to that themselves (``Proof.read_on``)."""
@@ -163,33 +153,25 @@ class BatchShell:
     def on_lost(self) -> None:
         """The log may lack returns: look in the job cache for all that would change anything."""
         for live in list(self.live.values()):
-            effects.look_for_returns(self._ports, live)
+            effects.perform(self._ports, live, [facts.LookUp(tuple(live.batch.unsettled()), extra=True)])
 
     def on_gap(self) -> None:
-        """Events may have been lost: acknowledgements and wake-ups."""
+        """Events may have been lost, such as acknowledgements."""
         for live in list(self.live.values()):
             if live.batch.flights:
                 self._attempt(f"batch {live.jid}", live.step, facts.EventsLost())
-        self.take_requests()
 
     # -- requests -----------------------------------------------------------------------------------------------------
-    # Each gives its batch a fact at once. It is answered when a publish under way is over; answer and changes are written
-    # together.
+    # Each gives its batch a fact at once. Answer and changes are written together.
 
     def _control(self, verb: str, request: Mapping[str, Any]) -> Any:
         user, kill = str(request.get("user", "")), bool(request.get("kill"))
         fact = facts.Requested(verb, user, kill, int(request.get("stage", 0)))
         live = self.live.get(str(request.get("jid")))
-        if live is not None and verb not in ("stop", "pause"):
-            self._recover(live)  # before it may send again
         if live is None or not live.batch.accepts(fact):
             return bool(request.get("again")) and live is not None  # it was carried out before the engine ended
         log.info("Batch %s: %s by %s", live.jid, verb, user)
         live.step(fact)
-        return self._when_quiet(live) if live.batch.is_publishing() else True
-
-    async def _when_quiet(self, live: Live) -> bool:
-        await live.quiet()
         return True
 
     async def _start_batch(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -210,6 +192,7 @@ class BatchShell:
     async def _new(self, spec: Spec) -> Live:
         """Take in a new batch. :raises ValueError: if it cannot be carried out."""
         ports = self._ports
+        self._check_number(spec)
         strangers = await ports.rights_worker.call(ports.permission.strangers, spec.minions)
         if strangers:
             raise ValueError(
@@ -224,12 +207,21 @@ class BatchShell:
                 )
             # the retry queue delivers only jobs that it finds in the job cache
             await effects.store_load(ports, spec, is_new=True)
+        self._check_number(spec)  # others may have been taken in meanwhile
         live = self._take_in(Batch(dataclasses.replace(spec, acks=ports.acks), ports.clock.now()))
         live.is_new = True
-        live.batch.pace.shared = self._sharing.limit is not None
         await live.durable()
         log.info("Batch %s: %s on %d minions, started by %s", spec.jid, spec.fun, len(spec.minions), spec.user)
         return live
+
+    def _check_number(self, spec: Spec) -> None:
+        """Refuse a batch if too many of the same limited user have sent nothing yet. :raises ValueError:"""
+        others = [live.batch for live in self.live.values() if live.batch.spec.user == spec.user]
+        if Rights(spec).limited and sum(not batch.pace.publishes for batch in others) >= MOST_WAITING:
+            raise ValueError(
+                f"{spec.user} has {MOST_WAITING} batches that have sent nothing yet, and may have no more, as a user with "
+                "limited rights: stop some of them, or let them begin"
+            )
 
     def _take_in(self, batch: Batch) -> Live:
         ports = self._ports
@@ -243,21 +235,10 @@ class BatchShell:
     def _maintain(self) -> None:
         """Do the regular work. A step that fails is repeated next time, and does not stop the others."""
         self._timer = self._ports.loop.call_later(self._interval, self._maintain)
-        if self.live or self._turns.stands_still:  # an answer may wait although no batch is open
-            self._turns.write()
-        self.take_requests()
         for live in list(self.live.values()):
             self._attempt(f"batch {live.jid}", live.heed_clock)
             self._attempt(f"the job of batch {live.jid}", self._ports.store.keep_job, live.jid)
         self._attempt("old batches", self._forget_old)
-
-    def _recover(self, live: Live) -> None:
-        """Tell a batch that this engine has started, if it was not told yet."""
-        if live in self._adopted:
-            self._adopted.discard(live)
-            left = YOUNG - self._ports.master_age()  # minions take a while to connect to a master that has just started
-            settled_at = self._ports.clock.now() + left if left > 0 else 0.0
-            live.step(facts.Recovered(settled_at, self._ports.is_takeover, self._sharing.limit is not None))
 
     def _attempt(self, what: str, function: Callable[..., T], *args: Any) -> T | None:
         """Call a function; an error is logged, and the next pass calls it again."""
@@ -278,7 +259,9 @@ class BatchShell:
             except StateError as exc:
                 store.set_aside(jid)
                 log.error("Batch %s is set aside and the others go on: %s", jid, exc)
-        self._adopted = {self._take_in(batch) for batch in found if batch is not None}
+        for batch in found:
+            if batch is not None:
+                self._take_in(batch)
         return True
 
     def _forget_old(self) -> None:
@@ -286,7 +269,6 @@ class BatchShell:
         if self._ports.keep:
             self._ports.store.forget(Kind.ENDED, now - self._ports.keep)
         self._ports.store.forget(Kind.ASIDE, now - KEPT_ASIDE)
-        self.service.sweep(now)
 
     def _perform(self, live: Live, wanted: Sequence[facts.Effect]) -> None:
         """Perform effects of a batch, and close it after its last ones."""

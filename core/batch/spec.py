@@ -1,7 +1,7 @@
 """
-What a batch was asked to do: the job, its minions, its sizes and its budget. Fixed when the batch is created.
+What a batch was asked to do: the job, its minions, its sizes and its budget. Pure: stdlib only.
 
-Pure: stdlib only. A spec must never be changed afterwards, since a batch's state is rebuilt from it.
+A spec must never be changed once the batch is created, since its state is rebuilt from it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,7 @@ PUBLISH_WINDOW = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """
-    A batch as it was asked for. Times are in seconds; ``start_at`` is Unix time.
-
-    * ``minions``: all that the target matched, absent ones included, in the order in which they are sent to.
-    * ``sizes``: one limit for each stage. With groups: those of the first group, then those of the second, and so on.
-    * ``max_failures``, ``window``, ``timezone``: as they were typed.
-    * ``publish_window``, ``publish_retries``, ``probe_attempts``: the same for all batches of a version.
-    * ``unsure``: minions that are left out, since it is not known whether the target matches them.
-    * ``options``: what travels with each sub-batch (metadata, executors, …).
-    * ``groups``: the name of each group and its count of minions, in order; empty without groups.
-    * ``group_failures_allowed``: the budget of each group, if ``max_failures`` is a percentage.
-    * ``check``: ``kind`` (function, runner or approve), ``fun``, ``arg`` and ``kwargs``; empty if nothing is checked.
-    * ``owner``: the user that Salt authenticated (``users.Identity``); empty if none was kept.
-    * ``on_behalf``: the limits of a runner function that the batch calls (``master.caller.Caller.limits``); empty for none.
-    * ``approve_by``: the users and, after a ``%``, the groups that may approve; empty for anyone who may run the job.
-    """
+    """A batch as it was asked for. Times are in seconds."""
 
     jid: str
     fun: str
@@ -46,37 +31,43 @@ class Spec:
     kwargs: Mapping[str, Any]
     tgt: Any
     tgt_type: str
+    # All that the target matched, absent ones included, in the order in which they are sent to.
     minions: tuple[str, ...]
     batch: str
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # a limit for each stage; with groups: those of the first group, then those of the second, …
     user: str = ""
     ret: str = ""
+    # What is published with each sub-batch (metadata, …).
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     batch_wait: float = 0.0
     failures_allowed: float | None = None
-    max_failures: Any = None
+    max_failures: Any = None  # as it was typed; so are ``window`` and ``timezone``
     timeout: float = 60.0
     gather_job_timeout: float = 10.0
     presence: str = "ping"
     offline: str = "skip"
     parent: str | None = None
+    # -- the same for all batches of a version
     publish_window: float = PUBLISH_WINDOW
     publish_retries: int = 5
     probe_attempts: int = 3
+    # --
     acks: bool = False
-    unsure: frozenset[str] = frozenset()
+    unsure: frozenset[str] = frozenset()  # minions left out, since it is not known whether the target matches them
     max_runtime: float | None = None
-    start_at: float | None = None
+    start_at: float | None = None  # Unix time
     window: str = ""
     timezone: str = ""
-    check: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    check: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # as ``plan.Check``; empty: nothing is checked
     check_timeout: float = 300.0
     by: str = ""
-    groups: tuple[tuple[str, int], ...] = ()
-    group_failures_allowed: tuple[float, ...] = ()
+    groups: tuple[tuple[str, int], ...] = ()  # the name of each group and its count of minions, in order
+    group_failures_allowed: tuple[float, ...] = ()  # the budget of each group, if ``max_failures`` is a percentage
+    # The limits of a runner function that the batch calls (``master.caller.Caller.limits``); empty for none.
     on_behalf: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # The user that Salt authenticated (``users.Identity``); empty if none was kept.
     owner: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    approve_by: tuple[str, ...] = ()
+    approve_by: tuple[str, ...] = ()  # users and, after a ``%``, groups that may approve; empty: who may run the job
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dict of plain values, from which ``from_dict`` makes an equal Spec."""
@@ -85,7 +76,7 @@ class Spec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Spec:
-        """:raises TypeError: if the dict is not that of a Spec."""
+        """Return the Spec of which ``as_dict`` made this dict. :raises TypeError: if it is not such a dict."""
         values = dict(data)
         for name in ("arg", "minions", "sizes", "approve_by", "group_failures_allowed"):
             values[name] = tuple(values[name])

@@ -1,18 +1,14 @@
 """
 Starting a batch: makes its Spec from what an operator typed, or from another batch or job (``like=JID``, ``batch.retry``).
-It reads the options, matches the target, and has access checked.
-
-Each option is listed once, with the function that reads it. The Spec has the defaults. Blocks.
+It reads the options, each listed once with what reads it, matches the target, and has access checked. Blocks.
 """
 
 from __future__ import annotations
 
 import datetime
 import itertools
-import json
-import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import salt.loader
@@ -24,24 +20,23 @@ from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.minion_data import find_groups, without_data
 from saltext.jobs.core.batch.permission import CallerRights
 from saltext.jobs.core.batch.plan import (
-    APPROVE,
     NOT_KNOWN,
-    RUNNER,
     WITHOUT,
+    Check,
     Group,
     failures_allowed,
     grouped_layout,
+    parse_by,
     parse_check,
     sizes_of,
 )
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
+from saltext.jobs.core.batch.summary import BAD, options_of
 from saltext.jobs.core.batch.summary import minions as minions_of
-from saltext.jobs.core.batch.summary import options_of
 from saltext.jobs.core.compat import matched_minions, minion_keys
 from saltext.jobs.core.display.command import HIDDEN, divided, has_hidden
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import RUNNERS, kind_of
-from saltext.jobs.core.grouping import parse_by
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master.caller import Caller, no_match
 from saltext.jobs.core.options import kinds
@@ -51,13 +46,8 @@ from saltext.jobs.core.windows import find_zone, own_zone, parse_moment
 #: The size of a batch if none is given.
 BATCH = "10%"
 #: For each ``which`` of ``batch.retry``: the states of the minions that it selects.
-RETRIABLE = {
-    "failed": {"failed"},
-    "lost": {"lost"},
-    "offline": {"offline"},
-    "timed_out": {"timed_out"},
-    "all": {"failed", "lost", "offline", "timed_out", "killed", "pending"},
-}
+RETRIABLE = {name: {name} for name in ("failed", "lost", "offline", "timed_out")}
+RETRIABLE["all"] = {*BAD, "pending"} - {"queued"}
 
 #: Options that become the Spec's field of that name.
 _PLAIN: dict[str, Kind[Any]] = {
@@ -86,7 +76,7 @@ OPTIONS = (*_OTHERS, *_PLAIN, *_TIMES, *_TRAVELLING)
 #: Names that are refused, and the options that they must mean.
 _ALIASES = {
     **dict.fromkeys(("failhard", "fail_hard"), "max_failures=0"),
-    **dict.fromkeys(("batch_size", "size"), "batch"),
+    **dict.fromkeys(("batch_size", "batchsize", "size"), "batch"),
     **dict.fromkeys(("expr_form", "target_type"), "tgt_type"),
     **dict.fromkeys(("return", "returner"), "ret"),
     "args": "arg",
@@ -105,10 +95,9 @@ def new_batch(
     parent: str | None = None,
 ) -> Spec:
     """
-    Return the batch that ``batch.start`` was asked for.
+    Return the batch that ``batch.start`` was asked for with the keyword arguments ``given``: our options, and those for the
+    function. ``parent``: the jid of the batch that it retries; its minions may be too few for the check.
 
-    :param given: the keyword arguments of batch.start: our options, and those for the function.
-    :param parent: the jid of the batch that it retries. Its minions may be too few for the check.
     :raises Refused: for bad input, and if ``who`` may not publish the job to these minions.
     """
     rights = CallerRights(opts, who)
@@ -190,7 +179,7 @@ def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def times_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return when a batch may send. :raises Refused: for malformed options, and for a start time in the past."""
+    """Return the fields of a Spec that say when it may send. :raises Refused: if malformed, or if the start has passed."""
     found = _read(_TIMES, options)
     zone = find_zone(found["timezone"]) if found.get("timezone") else None
     if found.get("window") and zone is None:  # another master, in another time zone, may go on with the batch
@@ -218,7 +207,7 @@ def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:
 
 
 def _layout_of(opts: Mapping[str, Any], options: Mapping[str, Any], minions: tuple[str, ...]) -> dict[str, Any]:
-    """Return the minions in order, their groups, sizes and failure budgets. :raises Refused: for malformed options."""
+    """Return the fields of a Spec about its minions, groups, sizes and budgets. :raises Refused: for malformed options."""
     batch, budget, total = options.get("batch", BATCH), options.get("max_failures"), len(minions)
     if "by" not in options:
         sizes, allowed = kinds.accepted(sizes_of, batch, total), kinds.accepted(failures_allowed, budget, total)
@@ -226,8 +215,8 @@ def _layout_of(opts: Mapping[str, Any], options: Mapping[str, Any], minions: tup
     groups, by = kinds.accepted(find_groups, opts, options["by"], minions), options["by"].strip()
     wanted = parse_by(by)
     if wanted.kind != "nodegroups":
-        # A batch's events show them, and every user of salt-api can read events, whatever their rights. So numbers replace
-        # values of minions. The names of nodegroups are no secret.
+        # A batch's events show them to every user of salt-api, whatever their rights. So numbers replace values of minions.
+        # The names of nodegroups are no secret.
         numbers, by = itertools.count(1), f"{wanted.kind}:{wanted.key}"
         kept = (WITHOUT, NOT_KNOWN)
         names = (each.name if each.name in kept else str(next(numbers)) for each in groups)
@@ -238,25 +227,25 @@ def _layout_of(opts: Mapping[str, Any], options: Mapping[str, Any], minions: tup
 
 def check_of(opts: Mapping[str, Any], rights: CallerRights, options: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return the check between stages; empty for none.
+    Return the check between stages; empty for none. The right to a function on the minions must be checked elsewhere.
 
-    :raises Refused: for a malformed check, and for a runner function that the caller may not call or that this master does
-        not have. The right to run a function on the minions must be checked elsewhere, and which functions they have is not
-        known here.
+    :raises Refused: if it is malformed, or a runner function that the caller may not call or this master does not have.
     """
     if "check" not in options:
         return {}
-    check = kinds.accepted(parse_check, options["check"])
-    arg, kwargs = list(check.words), {}
-    if check.kind == "function":
-        arg, kwargs = salt.utils.args.parse_input(arg, condition=False)
-    elif check.kind == "runner":
-        rights.permit_runner(check.fun, check.words)
+    check = options["check"]
+    if not isinstance(check, Check):  # else it is that of an earlier batch
+        check = kinds.accepted(parse_check, check)
+        if check.kind == "function":
+            arg, kwargs = salt.utils.args.parse_input(check.arg, condition=False)
+            check = check._replace(arg=arg, kwargs=kwargs)
+    if check.kind == "runner":
+        rights.permit_runner(check.fun, check.arg)
         runners = salt.loader.runner(dict(opts))
         if check.fun not in runners:
             why = runners.missing_fun_string(check.fun)
             raise Refused(f"check is runner:{check.fun}, and this master has no such runner function: {why}")
-    return {"kind": check.kind, "fun": check.fun, "arg": list(arg), "kwargs": dict(kwargs)}
+    return {**check._asdict(), "arg": list(check.arg), "kwargs": dict(check.kwargs)}
 
 
 # -- the target --------------------------------------------------------------------------------------------------------
@@ -268,8 +257,7 @@ def _match_and_permit(
     """
     Return the minions that a target matches, if the caller may publish the job to them.
 
-    :raises Refused: a limited user gets the same words whether the target matches no minions or forbidden ones.
-        Otherwise targets by grains or pillar would reveal the minions' values.
+    :raises Refused: a user with limited rights is not told whether minions match: that would reveal their grains.
     """
     named_as = f"all that the target {tgt!r} of type {tgt_type!r} matches"
     try:
@@ -289,7 +277,7 @@ def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
         if unknown:
             names = ", ".join(unknown[:10]) + (", …" if len(unknown) > 10 else "")
             raise Refused(f"No accepted minion has this name: {names} (of the list in tgt)")
-    kinds.accepted(without_data, opts, tgt, tgt_type, ())  # before Salt finds none without data
+    kinds.accepted(without_data, opts, tgt, tgt_type, ())  # refuses a target by data that the master does not keep
     try:
         matched = matched_minions(opts, tgt, tgt_type)
     except Exception as exc:  # the matcher may raise anything
@@ -301,10 +289,9 @@ def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
 
 
 # -- like another batch or job -----------------------------------------------------------------------------------------
-# This only reads what the earlier batch or job was asked for. Access, target and sizes are worked out as for any new
-# batch.
+# Only what the earlier one was asked for is read. Access, target and sizes are worked out as for any new batch.
 
-#: Options that are not copied: a start time holds for one batch only, and the check is added as it is typed.
+#: Options that are not copied: a start time holds for one batch only, and the check is added as it was read.
 _NOT_AGAIN = ("start_at", "check")
 
 
@@ -313,21 +300,15 @@ Before: TypeAlias = tuple[Any, str, Mapping[str, Any]]
 
 
 def of_batch(spec: Spec) -> Before:
-    """Return what a batch was asked to do."""
     told = {name: value for name, value in options_of(spec).items() if value is not None and name not in _NOT_AGAIN}
     if spec.check:
-        told["check"] = _check_of(spec.check)
+        told["check"] = Check(**spec.check)
     job = {"tgt_type": spec.tgt_type, "arg": list(spec.arg), "kwarg": dict(spec.kwargs)}
     return spec.tgt, spec.fun, {**told, **spec.options, **job}
 
 
 def of_job(jid: str, load: Mapping[str, Any]) -> Before:
-    """
-    Return what a job was published with.
-
-    :param load: from the job cache.
-    :raises Refused: if a batch cannot run such a job.
-    """
+    """Return what a job of the job cache was published with. :raises Refused: if a batch cannot run such a job."""
     fun = load.get("fun")
     if not isinstance(fun, str) or kind_of(fun) == RUNNERS:
         raise Refused(f"like is {jid}, which is not a job of one function on minions: a batch can't run it")
@@ -342,9 +323,8 @@ def asked_again(
     before: Before, tgt: Any, fun: Any, args: tuple[Any, ...], given: Mapping[str, Any]
 ) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
     """
-    Return target, function, arguments and keyword arguments for ``batch.start``: those given, or else those from before.
-
-    Arguments are not taken over for another function, nor the target type for another target.
+    Return target, function, arguments and keyword arguments for ``batch.start``: those given, or else those from before;
+    but not arguments for another function, nor the target type for another target.
     """
     old_tgt, old_fun, old_options = before
     taken = dict(old_options)
@@ -355,40 +335,31 @@ def asked_again(
     kwarg = {name: value for name, value in taken.pop("kwarg").items() if name not in given}
     if isinstance(given.get("kwarg"), Mapping):
         kwarg.update(given["kwarg"])
-    return (
-        (old_tgt if tgt is None else tgt),
-        (old_fun if fun is None else fun),
-        args,
-        {**taken, **given, "kwarg": kwarg},
-    )
+    return old_tgt if tgt is None else tgt, old_fun if fun is None else fun, args, {**taken, **given, "kwarg": kwarg}
 
 
-def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str) -> Spec:
+def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str, retries: Sequence[Batch] = ()) -> Spec:
     """
-    Return a batch like ``batch``, for its minions on which it did not succeed.
+    Return a batch like ``batch``, for its minions on which it did not succeed. ``which``: a key of RETRIABLE.
 
-    :param which: which of them: a key of RETRIABLE.
+    :param retries: the batches that have retried it, oldest first: of each minion the last run counts.
     :raises Refused: if there are none, or as ``new_batch``.
     """
     spec = batch.spec
-    states = RETRIABLE[which] - ({"pending"} if not batch.finished else set())
-    chosen = [minion for minion, record in minions_of(batch).items() if record["state"] in states]
+    states: dict[str, str] = {}
+    for one in (batch, *retries):
+        for minion, record in minions_of(one).items():
+            state = record["state"] if one.finished or record["state"] != "pending" else "active"
+            if minion not in states or state not in ("pending", "offline"):  # these have not run it again
+                states[minion] = state
+    chosen = [minion for minion in states if states[minion] in RETRIABLE[which]]
     if not chosen:
-        queued = batch.counts[Outcome.QUEUED]
-        owed = f"; job_retry owes it to {queued}: salt-run job_retry.list jid={spec.jid}" if queued else ""
-        raise Refused(f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}{owed}")
+        told = [f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}"]
+        told += [f"batch {one.spec.jid} has retried it" for one in retries[-1:]]
+        if queued := batch.counts[Outcome.QUEUED]:
+            told.append(f"job_retry owes it to {queued}: salt-run job_retry.list jid={spec.jid}")
+        if batch.finished and batch.pending:
+            told.append(f"it was not sent to {len(batch.pending)}, which which=all takes")
+        raise Refused("; ".join(told))
     CallerRights(opts, who).permit_batch(spec, tuple(chosen))
     return new_batch(opts, who, *asked_again(of_batch(spec), chosen, None, (), {"tgt_type": "list"}), parent=spec.jid)
-
-
-def _check_of(check: Mapping[str, Any]) -> str:
-    """Return a check in the form in which it is typed."""
-    if check["kind"] == APPROVE:
-        return APPROVE
-    words = [_typed(value) for value in check["arg"]]
-    words += [f"{name}={_typed(value)}" for name, value in check["kwargs"].items()]
-    return (RUNNER if check["kind"] == "runner" else "") + shlex.join((check["fun"], *words))
-
-
-def _typed(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)

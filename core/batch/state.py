@@ -1,43 +1,50 @@
 """
-The state of a batch, with queries, and with the changes that several parts make; and its rows (``core/ledger/batches.py``):
-one of the batch, and one for each minion that was once sent to or has ended. What no row holds is found out again.
+The state of a batch and of all its minions, with queries, and with the changes that several parts make; and its rows
+(``core/ledger/batches.py``). What no row holds is found out again.
 
-It must never decide what to do: that is in ``machine.py`` and the parts named there. Pure: stdlib only.
+What is known of a minion is in one place: it is pending (``pending.py``), or a ``Member`` says it, or both, if it is to be
+sent the job again. This file must never decide what to do: that is in ``machine.py`` and its parts. Pure: stdlib only.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import field
 from typing import Any, TypeVar
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.facts import Effect
 from saltext.jobs.core.batch.gates import SCHEDULED, Pause, PausedBy, Rights, Schedule
-from saltext.jobs.core.batch.member import Outcome
+from saltext.jobs.core.batch.member import Member, Outcome, overdue_at
 from saltext.jobs.core.batch.pace import Pace
-from saltext.jobs.core.batch.roster import Roster
-from saltext.jobs.core.batch.spec import Spec
-from saltext.jobs.core.delivery.steps import Step
+from saltext.jobs.core.batch.pending import Pending
+from saltext.jobs.core.batch.spec import Part, Spec
+from saltext.jobs.core.delivery.known import Evidence, Step
 
 #: The parts of a batch that keep something in its row.
 PARTS = ("pace", "pending", "schedule", "rights")
+#: Seconds for which overdue minions are gathered, for one look-up and one question.
+CHECK_WINDOW = 1.0
 
 S = TypeVar("S", bound="BatchState")
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
-class BatchState(Roster):
-    """Build one from a Spec and the time at which it was asked for, in Unix time."""
+class BatchState(Part):
+    """Built from a Spec and the Unix time at which it was asked for."""
 
     KEPT = (
         *("created", "started", "last_progress", "finished", "closed", "halted", "paused", "announced", "killing"),
         *("stopped_by", "stepped_at"),
     )
 
+    spec: Spec
     created: float = 0.0
     started: float | None = None  # when the start was announced
-    last_progress: float = dataclasses.field(init=False)
+    last_progress: float = field(init=False)
     finished: float | None = None
     closed: bool = False
     halted: str | None = None  # why nothing more is published
@@ -46,15 +53,26 @@ class BatchState(Roster):
     killing: bool = False
     stopped_by: str = ""
     stepped_at: float = 0.0  # when the last fact became known
+    goes_on_at: float | None = None  # when what keeps it from sending ends by itself, or may end
     catching_up: tuple[str, ...] = ()  # minions whose returns from before this engine are looked for
-    pace: Pace = dataclasses.field(init=False)
-    schedule: Schedule = dataclasses.field(init=False)
-    rights: Rights = dataclasses.field(init=False)
+    members: dict[str, Member] = field(default_factory=dict)
+    flights: dict[str, Member] = field(default_factory=dict)  # the members in flight
+    publishing: tuple[str, ...] = ()  # the minions of the publish that is under way: it may still reach them
+    counts: Counter[Outcome] = field(default_factory=Counter)  # how many have ended in which way
+    budget_used: int = 0
+    group_used: Counter[int] = field(default_factory=Counter)  # used part of the budget, by group
+    overdrawn: str = ""  # the limit that the last failures exceed
+    touched: set[str] = field(default_factory=set)  # minions whose rows have changed since they were written
+    pace: Pace = field(init=False)
+    pending: Pending = field(init=False)
+    schedule: Schedule = field(init=False)
+    rights: Rights = field(init=False)
+    _due: list[tuple[float, str]] = field(default_factory=list)  # heap over due times; some are out of date
 
     def __post_init__(self) -> None:
-        Roster.__post_init__(self)
         spec, self.last_progress = self.spec, self.created
         self.pace, self.schedule, self.rights = Pace(spec, not_before=self.created), Schedule(spec), Rights(spec)
+        self.pending = Pending(spec)
         self.pending.put(spec.minions)
         if spec.presence == "ping":
             self.pending.first_ping = True
@@ -63,7 +81,6 @@ class BatchState(Roster):
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def row(self) -> dict[str, Any]:
-        """Return the row of the batch as plain values. The spec is beside it."""
         return {**self.values(), **{name: getattr(self, name).values() for name in PARTS}}
 
     @classmethod
@@ -77,14 +94,25 @@ class BatchState(Roster):
         batch.announced = None if batch.announced is None else PausedBy(batch.announced)
         for name in PARTS:
             getattr(batch, name).load(row[name])
-        batch.load_members(members, batch.pace.group)
+        batch.pending.empty()
+        batch.pending.open_to(batch.pace.group)
+        for minion, kept in members.items():
+            member = batch.members[minion] = Member.of_row(kept)
+            if member.step is not None:
+                batch.flights[minion] = member
+                batch._note_due(minion, member)
+            elif member.ended is not None:
+                batch._count(minion, member, 1)
+        batch.publishing = tuple(batch.at(batch.flights, Step.SENDING))
+        done = {minion for minion, member in batch.members.items() if member.step or member.ended}
+        batch.pending.put(minion for minion in spec.minions if minion not in done)
         return batch
 
     # -- queries ------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
-        """running, paused, stopping, complete or halted."""
+        """The state in one word: running, paused, stopping, complete or halted."""
         if self.halted:
             return "halted" if self.finished else "stopping"
         if self.finished:
@@ -116,10 +144,7 @@ class BatchState(Roster):
 
     @property
     def success(self) -> bool | None:
-        """
-        Whether it has succeeded: at least one minion ran, and all completed or were left out by ``offline=skip``; None while
-        that is open.
-        """
+        """Whether some minion ran, and all completed or were left out by ``offline=skip``; None while that is open."""
         if not self.finished:
             return None
         completed = self.counts[Outcome.COMPLETED]
@@ -131,33 +156,11 @@ class BatchState(Roster):
         """When the next Tick is due, in Unix time; None while only another fact can change anything."""
         if self.started is None:
             return self.created
-        due = (*self._sending_due(), self.next_overdue())
+        due = (self.goes_on_at, self.next_overdue())
         return min((time for time in due if time is not None), default=None)
 
-    def _sending_due(self) -> Iterator[float | None]:
-        """
-        Yield the times at which the batch may go on, in the order of ``sending.go_on``, up to the first gate that is
-        shut. A time behind that gate would change nothing, and once passed it would stay due for ever.
-        """
-        if self.halted or self.paused:
-            return
-        if self.pending:
-            yield self.schedule.next_due()
-            if self.schedule.shut:
-                return
-            if self.rights.asking or self.rights.ask_at is not None:
-                yield None if self.rights.asking else self.rights.ask_at
-                return
-        if self.pending.unseen and not self.pending.pinged:
-            yield max(self.pending.ping_at, self.pace.not_before)
-        yield None if self.pace.wanted else self.pace.publish_at  # then ``live.py`` allots minions
-        yield self.pace.cooling[0] if self.pace.cooling and self.pending.ready else None
-
     def rely_on_memory(self, minions: Iterable[str]) -> dict[str, float]:
-        """
-        Return ``{minion: when it was sent to}`` of those among ``minions`` that are to be sent the job again and may have
-        received it. Sending it again is safe while their processes remember the jid.
-        """
+        """Return ``{minion: when sent to}`` of those that may be sent the job again, but only if they still know the jid."""
         last = {minion: self.members[minion] for minion in self.at(minions, Step.LOOKING_AGAIN)}
         return {
             minion: member.sent_at
@@ -167,8 +170,8 @@ class BatchState(Roster):
 
     def wants_acknowledgement(self, minion: str) -> bool:
         """
-        Whether the event that ``minion`` has begun the job changes anything. Such starts are unauthenticated, and a forger
-        can fire any number of them. So a start is believed only of a minion that was sent to and is not known to have begun.
+        Whether the event that ``minion`` has begun the job changes anything. A forger can fire any number of them, so it is
+        believed only of a minion that was sent to and is not known to have begun.
         """
         if self.finished or not self.wants_return(minion):
             return False
@@ -186,16 +189,8 @@ class BatchState(Roster):
             return self.pace.by_hand and self.pace.checking == fact.stage
         return bool(self.paused) is (fact.verb == "resume")
 
-    def is_publishing(self) -> bool:
-        """Whether a publish is under way: it may still reach minions though the batch is paused or halted."""
-        return self.publishing is not None
-
     def holds_publish(self, wall: float) -> str:
-        """
-        Return why a publish that the machine has decided on must not go out after all; empty if it may.
-
-        :param wall: the time of the wall clock.
-        """
+        """Return why a publish that was decided on must not go out after all; empty if it may. ``wall``: the wall clock."""
         if self.halted:
             return "stopped"
         pause = self.paused or (None if self.schedule.look(wall) else self.schedule.pause())
@@ -207,19 +202,143 @@ class BatchState(Roster):
 
     def is_over(self) -> bool:
         """Whether nothing is under way, and no minion is to be sent to any more."""
-        if self.flights or self.is_publishing():
+        if self.flights or self.publishing:
             return False
         return bool(self.halted) or not (self.pending or self.hands_over())
 
+    def at(self, minions: Iterable[str], *steps: Step) -> list[str]:
+        """Return those of ``minions`` that are in flight and at one of these steps."""
+        return [minion for minion in minions if minion in self.flights and self.flights[minion].step in steps]
+
+    @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """``{minion: outcome}`` of the minions that have ended."""
+        return {minion: member.ended for minion, member in self.members.items() if member.ended is not None}
+
+    def unsettled(self) -> list[str]:
+        """Return the minions whose return would change something."""
+        return [minion for minion, member in self.members.items() if member.retcode is None]
+
+    def wants_return(self, minion: str) -> bool:
+        """Whether a return of ``minion`` changes anything."""
+        member = self.members.get(minion)
+        return member is not None and member.retcode is None
+
+    def misses(self, minion: str) -> bool:
+        """Whether ``minion`` was left out before it was sent to, and is sent to if it shows a sign of life now."""
+        member = None if self.halted or self.finished else self.members.get(minion)
+        if member is None or member.ended in (None, Outcome.QUEUED):
+            return False
+        return member.sent_at is None and member.retcode is None
+
+    def wants_start(self, minion: str) -> bool:
+        """Whether a start of the process of ``minion`` changes anything."""
+        return minion in self.flights and not self.flights[minion].restarted
+
+    def next_overdue(self) -> float | None:
+        """Return when minions are next overdue, or None."""
+        while self._due and self._is_stale(*self._due[0]):
+            heapq.heappop(self._due)
+        return self._due[0][0] + CHECK_WINDOW if self._due else None
+
+    def overdue(self, now: float) -> list[str]:
+        """Return the minions that are overdue, each once: they are not overdue again before they get a new due time."""
+        first = self.next_overdue()
+        due = list[tuple[float, str]]()
+        while first is not None and first <= now and self._due and self._due[0][0] <= now:
+            due.append(heapq.heappop(self._due))
+        return list(dict.fromkeys(minion for at, minion in due if not self._is_stale(at, minion)))
+
     # -- changes ------------------------------------------------------------------------------------------------------
 
+    def change(self, minion: str) -> Member:
+        """Return a member that is about to change; a new one for a minion that was never sent to."""
+        self.touched.add(minion)
+        if minion not in self.members:
+            self.members[minion] = Member()
+        return self.members[minion]
+
+    def go(self, minion: str, step: Step, due: float | None = None) -> Member:
+        """Take a minion to another step of its flight, or put one in flight. ``due``: when the next step is due."""
+        member = self.change(minion)
+        if member.ended is not None:
+            self._reopen(minion, member)
+        if member.step is None:
+            self.pending.drop(minion)
+            self.flights[minion] = member
+        member.go(step)
+        member.due = due
+        self._note_due(minion, member)
+        return member
+
+    def send(self, minions: tuple[str, ...], now: float) -> None:
+        self.publishing = minions
+        for minion in minions:
+            member = self.flights[minion] = self.change(minion)
+            member.sends(now)
+
+    def end_publish(self) -> list[str]:
+        """End the publish under way, and return its minions that have not returned or begun meanwhile."""
+        minions, self.publishing = self.publishing, ()
+        return self.at(minions, Step.SENDING)
+
+    def put_back(self, minions: Iterable[str]) -> None:
+        """Make minions pending again; they do not count against the wave."""
+        for minion in minions:
+            member = self.change(minion)
+            member.step, member.due, member.claimed, member.begun_at = None, None, False, 0.0
+            del self.flights[minion]
+            self.pending.put([minion])
+            self.pace.charge(-1)
+
     def settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None) -> None:
-        """Note how a minion ended, and free its slot if it has one."""
-        member = self.flights.get(minion)
-        if member is not None:
+        """Note how a minion ended, in place of an earlier record, and free its slot if it has one."""
+        member = self.change(minion)
+        if self.flights.pop(minion, None):
             self.pace.freed(now, None if retcode is None else now - member.ran_since)
-        self.end(minion, outcome, now, retcode)
+        if member.ended is not None:
+            self._reopen(minion, member)
+        self.pending.drop(minion)
+        member.step = member.due = None
+        member.ended, member.since, member.retcode = outcome, now, retcode
+        self._count(minion, member, 1)
         self.last_progress = now
+
+    def take_back(self, minions: Iterable[str]) -> None:
+        """Minions have shown a sign of life: those that were left out are pending again."""
+        for minion in filter(self.misses, minions):
+            self._reopen(minion, self.change(minion))
+            self.pending.put([minion])
+
+    def look_again(self, at: float | None) -> None:
+        """Something keeps the batch from sending until ``at``; None if only a fact can end that."""
+        self.goes_on_at = min((time for time in (at, self.goes_on_at) if time is not None), default=None)
+
+    def doubt_silence(self) -> None:
+        """Events may have been lost: a minion that was not heard to begin may have begun."""
+        for minion, member in self.flights.items():
+            if not (member.begun_at or member.unheard):
+                self.change(minion).unheard = True
+
+    def doubt_flights(self, now: float, doubtful_since: float | None) -> None:
+        """
+        The engine has restarted: nothing that was under way has a known outcome. Those that were being asked, or were about
+        to be given up, are asked again. ``doubtful_since``: later publishes may not have left the master, which ended too.
+        """
+        self.doubt_silence()
+        self.publishing = ()
+        self._due.clear()
+        for minion in self.flights:
+            member = self.change(minion)
+            if member.step in (Step.SENT, Step.RUNNING, Step.WAITING):
+                is_asked = member.step is Step.WAITING
+                latest = now + self.spec.gather_job_timeout if is_asked else overdue_at(member, self.spec, now)
+                member.due = latest if member.due is None else min(member.due, latest)
+                self._note_due(minion, member)
+            else:
+                self.go(minion, Step.LOOKING)
+            if doubtful_since is not None and not member.begun_at and (member.sent_at or 0.0) >= doubtful_since:
+                member.take(Evidence.UNCONFIRMED, now)
 
     def check_budget(self) -> list[Effect]:
         """Halt if the failures exceed the budget."""
@@ -229,14 +348,14 @@ class BatchState(Roster):
     def halt(self, reason: str) -> list[Effect]:
         """Send to no minion any more, for this reason."""
         self.halted = reason
-        self.paused = self.pace.publish_at = self.pace.checking = None
+        self.paused = self.pace.checking = None
         return [facts.Announce("halted")]
 
     def pause(self, by: PausedBy, detail: str) -> list[Effect]:
         """Send to no minion until an operator resumes the batch."""
         if self.halted:
             return []
-        self.paused, self.announced, self.pace.publish_at = Pause(by, detail), None, None
+        self.paused, self.announced = Pause(by, detail), None
         return [facts.Announce("paused", self.paused.payload())]
 
     def failed_again(self, reason: str, now: float) -> list[Effect]:
@@ -244,3 +363,30 @@ class BatchState(Roster):
         if self.pace.publish_failed(now):
             return []
         return self.pause(PausedBy.PUBLISH, f"{self.pace.failures} publishes failed in a row, the last one: {reason}")
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _note_due(self, minion: str, member: Member) -> None:
+        if member.due is not None:
+            heapq.heappush(self._due, (member.due, minion))
+
+    def _is_stale(self, due: float, minion: str) -> bool:
+        member = self.flights.get(minion)
+        return member is None or member.due != due
+
+    def _reopen(self, minion: str, member: Member) -> None:
+        self._count(minion, member, -1)
+        member.ended = member.retcode = None
+
+    def _count(self, minion: str, member: Member, by: int) -> None:
+        assert member.ended is not None
+        self.counts[member.ended] += by
+        if not member.is_failure:
+            return
+        group, allowed = self.pending.group_of(minion), self.spec.group_failures_allowed
+        self.budget_used += by
+        self.group_used[group] += by
+        if self.spec.failures_allowed is not None and self.budget_used > self.spec.failures_allowed:
+            self.overdrawn = "max_failures"
+        elif allowed and self.group_used[group] > allowed[group]:
+            self.overdrawn = f"max_failures in group {self.spec.groups[group][0]}"

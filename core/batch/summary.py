@@ -1,8 +1,6 @@
 """
 A batch as seen from outside: the summary of ``batch.status``, the batch's minions, and the payloads of its events; and what
-a summary says in words for people.
-
-Pure: stdlib only. It must never show a return's payload.
+a summary says in words for people. Pure: stdlib only. It must never show a return's payload.
 """
 
 from __future__ import annotations
@@ -13,9 +11,10 @@ from typing import Any
 from saltext.jobs.core.batch.facts import Announce
 from saltext.jobs.core.batch.gates import HELD, PausedBy
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.member import KILLS, Outcome
+from saltext.jobs.core.batch.member import KILLS, Member, Outcome
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
 from saltext.jobs.core.batch.spec import OWN_NAMES, Spec
+from saltext.jobs.core.delivery.known import Said
 from saltext.jobs.core.display.command import HIDDEN, shown, words_of
 from saltext.jobs.core.display.moments import local, span
 from saltext.jobs.core.display.text import counted
@@ -27,7 +26,7 @@ _ORDINALS = ("first", "second", "third")
 
 
 def counts(batch: Batch) -> dict[str, Any]:
-    """Return how many minions are in each state; the counts add up to ``total``."""
+    """Return how many minions are in each state, adding up to ``total``; and the batch's ``state``, and ``group`` if any."""
     return {
         "total": len(batch.spec.minions),
         **{outcome.value: batch.counts[outcome] for outcome in Outcome},
@@ -39,7 +38,6 @@ def counts(batch: Batch) -> dict[str, Any]:
 
 
 def _stages(spec: Spec) -> int:
-    """Return how many stages each group has."""
     return len(spec.sizes) // max(1, len(spec.groups))
 
 
@@ -64,11 +62,7 @@ def announcement(batch: Batch, effect: Announce) -> dict[str, Any]:
 
 
 def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
-    """
-    Return the flat dict of ``batch.status``: all keys of Salt 3008, and ours. ``now`` is Unix time.
-
-    :param is_seen: whether arguments are shown.
-    """
+    """Return the flat dict of ``batch.status``: all keys of Salt 3008, and ours. ``is_seen``: arguments are shown."""
     spec, numbers, pause = batch.spec, counts(batch), batch.waits_for()
     groups = {"by": spec.by, "group_number": batch.pace.group + 1, "groups": len(spec.groups)}
     return {
@@ -119,12 +113,19 @@ def _asked(spec: Spec, is_seen: bool = True) -> dict[str, Any]:
 
 def options_of(spec: Spec, is_seen: bool = True) -> dict[str, Any]:
     """Return the options of a batch by their names in ``batch.start``: None if not given and without a default."""
-    check, more = check_of(spec), dict[str, Any]()
+    check, given = check_of(spec), shown(named(spec.options.get("metadata")))
+    more: dict[str, Any] = {"metadata": given} if given else {}
     if is_seen:
         words, more = words_of(spec.check.get("arg") or (), spec.check.get("kwargs") or {}), shown(spec.options)
         check = check and " ".join((check, *words))
     kept = {name: None if getattr(spec, name) == "" else getattr(spec, name) for name in OWN_NAMES}
     return {**kept, "check": check, "approve_by": list(spec.approve_by) or None, **more}
+
+
+def named(metadata: Any) -> dict[str, Any]:
+    """Return the name and the ticket in metadata, which are for people and shown to everybody."""
+    given = metadata if isinstance(metadata, Mapping) else {}
+    return {key: given[key] for key in ("name", "ticket") if given.get(key) and isinstance(given[key], (str, int))}
 
 
 def preview(spec: Spec, limit: int | None, ttl: float) -> dict[str, Any]:
@@ -174,22 +175,17 @@ def check_of(spec: Spec) -> str | None:
 
 
 def _rate(batch: Batch, numbers: Mapping[str, Any], now: float) -> float:
-    """Return minions per minute since the start."""
     done = sum(numbers[name] for name in ("completed", "failed", "lost", "killed", "timed_out"))
     elapsed = (batch.finished or now) - batch.created
     return round(60 * done / elapsed, 2) if elapsed > 0 else 0.0
 
 
 def two_digits(number: float) -> float:
-    """Return an estimate, rounded to two significant digits."""
     return float(f"{number:.2g}")
 
 
 def _seconds_left(batch: Batch, numbers: Mapping[str, Any]) -> float | None:
-    """
-    Return for about how many seconds a batch will still run, by the usual run time and the present size, which says more
-    than the pace so far. None if that is not known: before the first return, after the end, and while the batch waits.
-    """
+    """Return about how many seconds a batch will still run, by the usual run time and the present size; None: not known."""
     usual, left = batch.pace.usual, numbers["active"] + (0 if batch.halted else numbers["pending"])
     if batch.finished or batch.state == "paused" or batch.waits_for_room() or not (usual and left):
         return None
@@ -207,12 +203,7 @@ def minion_record(
 
 
 def minions(batch: Batch) -> dict[str, dict[str, Any]]:
-    """
-    Return ``{minion: {state, since, started, retcode}}``; ``state`` is pending, active or how it ended; ``since`` and
-    ``started`` (when it began the job, or else when it was sent to; None if neither) are Unix times. A batch with groups
-    has ``group`` too, an active minion has ``seen``: when it was last seen to run the job, and a lost one that is known to
-    have begun the job has ``begun``.
-    """
+    """Return the minions of a batch as ``batch.minions`` does."""
     known = {minion: minion_record("pending", batch.created) for minion in batch.pending.in_order()}
     for minion, member in batch.members.items():
         if member.step is not None:
@@ -220,12 +211,29 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
             known[minion] = minion_record("active", started, None, started, seen=max(started, member.since))
         elif member.ended is not None:
             known[minion] = minion_record(member.ended.value, member.since, member.retcode, member.ran_since or None)
-            if member.ended is Outcome.LOST and member.has_begun:
-                known[minion]["begun"] = True
+            if member.ended is Outcome.LOST:
+                known[minion].update({"begun": True} if member.has_begun else {}, why=_why_lost(member))
     if batch.spec.groups:
         for minion, record in known.items():
             record["group"] = batch.spec.groups[batch.pending.group_of(minion)][0]
     return {minion: known[minion] for minion in sorted(known)}
+
+
+def _why_lost(member: Member) -> str:
+    """Return what is known of a job that was given up on a minion: that decides whether it may run again."""
+    began = "began it" if member.has_begun else "may have begun it"
+    if member.said is Said.INTERRUPTED:
+        return "its own record says that it began the job, and was interrupted"
+    if member.unanswered or not member.idle:
+        return f"{began}, and is silent: ask it when it is back"
+    if member.restarted:
+        # A minion that has only connected anew, to a master that was away, looks as one that has restarted.
+        return (
+            f"{began}, and has connected anew since: interrupted if the minion was restarted, else its return was lost"
+        )
+    if member.has_begun:
+        return "began it, and it has ended there: its return was lost, unless its process was killed"
+    return "may have run it: it does not run it now, and has no return"
 
 
 # -- in words ---------------------------------------------------------------------------------------------------------
@@ -239,15 +247,13 @@ FAILED, ENDED = BAD[:3], ("completed", *BAD)
 #: What a minion's state means, if its name does not say it.
 _MEANINGS = {
     "timed_out": "ran longer than max_runtime",
-    "lost": "may have run it: gave neither a return nor a sign that it runs the job",
+    "lost": "may have run it",
     "killed": "by an operator",
-    "offline": "not there",
+    "offline": "no answer",
     "queued": "owed by job_retry",
     "active": "sent to, or running it",
     "pending": "not sent to yet",
 }
-#: What lost means of a minion that is known to have begun the job.
-_BEGUN = "began it, and may have ended it: gave neither a return nor a sign that it still runs the job"
 #: Why a minion failed, if its return cannot be read.
 _RETURN_GONE = "its return cannot be read: the minion was away, or the job cache no longer has it"
 
@@ -259,10 +265,7 @@ Returns = Callable[[Iterable[str]], Iterator[tuple[str, Mapping[str, Any] | None
 
 
 def word(found: Mapping[str, Any]) -> str:
-    """
-    Return the state of a batch in one word for people. The state ``complete`` does not tell whether all went well, nor
-    does ``paused`` tell whether an operator has to act; the word does.
-    """
+    """Return a batch's state in one word that tells people whether all went well, or whether an operator has to act."""
     state, by = str(found["state"]), found.get("paused_by")
     if state == "running" and found.get("blocked_reason") and not found.get("active"):
         return "waiting"
@@ -275,7 +278,7 @@ def word(found: Mapping[str, Any]) -> str:
 
 def meaning(record: Mapping[str, Any]) -> str:
     """Return what a minion's state means; empty if its name says it. :param record: as ``batch.minions`` has it."""
-    return record.get("why") or (_BEGUN if record.get("begun") else _MEANINGS.get(record["state"], ""))
+    return record.get("why") or _MEANINGS.get(record["state"], "")
 
 
 def why_halted(found: Mapping[str, Any]) -> str:
@@ -288,8 +291,10 @@ def why_halted(found: Mapping[str, Any]) -> str:
 
 
 def waits(found: Mapping[str, Any], when: Callable[[float], str]) -> str:
-    """Return why a batch is paused, and when it goes on; empty if it is not. :param when: returns a time in words."""
-    reason = str(found.get("paused_reason") or "")
+    """Return why a batch is paused or held up, and when (in the words of ``when``) it goes on; empty if nothing holds it."""
+    if found["state"] in OVER:
+        return ""
+    reason = str(found.get("paused_reason") or found.get("blocked_reason") or "")
     if not found.get("opens_at"):
         return reason
     happens = "begins" if found.get("paused_by") == PausedBy.START else "opens"
@@ -308,7 +313,7 @@ def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
     """Return whether an ended batch has succeeded, and a sentence about it, with how many minions were left out."""
     batch, total = f"Batch {found['jid']}", found["total"]
     if found.get("success"):
-        left_out = f"; {found['offline']} not there and left out" if found.get("offline") else ""
+        left_out = f"; {found['offline']} left out without an answer" if found.get("offline") else ""
         return True, f"{batch}: {found['completed']} of {total} minions completed{left_out}"
     wrong = ", ".join(f"{found[name]} {name}" for name in (*BAD, "pending") if found.get(name))
     why = f" ({why_halted(found)})" if why_halted(found) else ""

@@ -1,7 +1,6 @@
 """
-What ``salt-run batch.*`` shows to people: one line for each batch, some lines for a single one, its minions by state.
-
-It draws what the runner returns; programs get that unchanged. Pure: the time is the page's.
+What ``salt-run batch.*`` shows to people: one line for each batch, some lines for a single one, its minions by state. It
+draws what the runner returns; programs get that unchanged. Pure: the time is the page's.
 """
 
 from __future__ import annotations
@@ -21,15 +20,17 @@ from saltext.jobs.core.batch.summary import (
     WORDS,
     engine_trouble,
     meaning,
+    named,
     two_digits,
     waits,
     why_halted,
     word,
 )
 from saltext.jobs.core.display import moments
-from saltext.jobs.core.display.facts import reasons
+from saltext.jobs.core.display.facts import facts, head, reasons
 from saltext.jobs.core.display.page import ROWS, Column, Page, Row, Table
 from saltext.jobs.core.display.text import counted, target
+from saltext.jobs.core.reasons import id_and_function, states_of, text_of
 
 #: Most lines of names for a state that needs attention, and for any other state.
 _MANY_LINES, _FEW_LINES = 6, 2
@@ -40,8 +41,8 @@ _OPTIONS = {
     "presence": "ping",
     "offline": "skip",
 }
-#: What is said of lost minions, before the jid; and of those that were handed over.
-_ASK = "they may have run it, so ask before a retry runs it again: salt -L MINIONS saltutil.find_cached_job"
+#: What is said of lost minions, and of those that were handed over.
+_LOST = "they may have run it; batch.minions says what is known of each, and a retry runs it again"
 _OWED = "owed by job_retry, which delivers the job when they are back; batch.retry leaves them out"
 #: Most batches of a list that are shown with the reason why they wait.
 _WAITING = 10
@@ -49,10 +50,11 @@ _BAR = 24
 
 
 def _command(batch: Row) -> str:
-    """Return the function with its arguments."""
+    """Return the function with its arguments, after what the operator has named the batch."""
     fun = batch.get("fun")
     name = ",".join(str(name) for name in fun) if isinstance(fun, (list, tuple)) else str(fun)
-    return " ".join((name, *(str(word) for word in batch.get("arguments") or ())))
+    given = ", ".join(str(word) for word in named((batch.get("options") or {}).get("metadata")).values())
+    return " ".join((f"{given}:" if given else "", name, *(str(word) for word in batch.get("arguments") or ()))).strip()
 
 
 def _target(batch: Row) -> str:
@@ -69,7 +71,7 @@ _BATCHES = Table(
     (
         Column("JID", "jid"),
         Column("STATE", word),
-        Column("DONE", lambda batch: f"{_count(batch, ENDED)}/{batch['total']}", right=True, rank=1),
+        Column("DONE", lambda batch: f"{batch['completed']}/{batch['total']}", right=True, rank=1),
         Column("FAILED", lambda batch: _count(batch, FAILED), right=True, rank=3),
         Column("FUNCTION", _command, 7, rank=4, names=False),
         Column("TARGET", _target, 6, rank=5, names=False),
@@ -81,20 +83,31 @@ _BATCHES = Table(
 _MINIONS = Table("minion", "minions", (), "state", (*BAD, "active", "pending", Outcome.COMPLETED.value))
 
 
+_STATES = Table(
+    "state",
+    "states",
+    (
+        Column("RESULT", "result"),
+        Column("STATE", "id", 8, names=False),
+        Column("FUNCTION", "function", 6, rank=2),
+        Column("TOOK", "took", right=True, rank=1),
+    ),
+    "result",
+    ("failed", "changed", "would change", "unchanged"),
+)
+#: Most reasons, and most minions of one, that a step of an orchestration shows.
+_REASONS, _NAMES = 12, 20
+
+
 def listed(found: Sequence[Row], page: Page) -> None:
     """Show ``batch.list`` and ``batch.list_active``."""
     if not found:
-        page.line("No batch matches." if page.chosen else "There is no batch.")
+        page.line("No batch was found.")
         page.next("batch.start TARGET FUNCTION", "batch.list")
         return
     page.line(_BATCHES.headline(found))
     page.table(_BATCHES.columns, found, len(found))
-    why_each = [
-        (batch["jid"], waits(batch, page.when) if batch["state"] == "paused" else batch.get("blocked_reason"))
-        for batch in found
-        if batch["state"] in ("paused", "running")
-    ]
-    waiting = [f"{jid}: {why}" for jid, why in why_each if why]
+    waiting = [f"{batch['jid']}: {why}" for batch in found if (why := waits(batch, page.when))]
     for line in waiting[:_WAITING]:
         page.line(line, "  ", 3)
     page.folded(len(waiting), _WAITING, " that wait")
@@ -102,7 +115,17 @@ def listed(found: Sequence[Row], page: Page) -> None:
     if trouble:
         page.line(f"{trouble[0].upper()}{trouble[1:]}.")
     failed = ("batch.failures JID",) if any(_count(batch, FAILED) for batch in found) else ()
-    page.next(*failed, "batch.status", "batch.watch", "batch.minions", "batch.stop")
+    goes_on = any(batch["state"] not in OVER for batch in found)
+    steps = (
+        ("batch.status", "batch.watch", "batch.minions", "batch.stop") if goes_on else ("batch.status", "batch.minions")
+    )
+    page.next(*(failed or ("batch.status JID",)), *(steps if failed else steps[1:]))
+
+
+def previewed(found: Row, page: Page) -> None:
+    """Show ``batch.preview``: what there is to say of the batch."""
+    told = {**found, "options": _given(found["options"])}
+    facts({name: value for name, value in told.items() if value not in (None, "", [])}, page)
 
 
 # -- one batch ----------------------------------------------------------------------------------------------------------
@@ -110,6 +133,9 @@ def listed(found: Sequence[Row], page: Page) -> None:
 
 def standing(batch: Row, page: Page) -> None:
     """Show one batch: the result of ``batch.status``, ``start``, ``run``, ``wait``, ``watch`` and ``retry``."""
+    if "sentence" in batch:  # ``batch.start preview=True``
+        previewed(batch, page)
+        return
     user = f", by {batch['user']}" if batch.get("user") else ""
     page.line(f"{batch['jid']}  {word(batch)}  {_command(batch)} on {_target(batch)}{user}", "  ", 3)
     page.line(_progress(batch, page), "  ")
@@ -129,8 +155,8 @@ def _progress(batch: Row, page: Page) -> str:
 
 
 def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
-    """Return what else is to be said of a batch, first what needs an operator; nothing to be said is empty."""
-    jid, options = batch["jid"], batch.get("options") or {}
+    """Return (label, value) lines about a batch, first those that need an operator. Empty values are not shown."""
+    options = batch.get("options") or {}
     stopped = batch.get("stopped_by") if batch.get("halted_reason") != "stop" else None
     return [
         ("halted", why_halted(batch)),
@@ -141,10 +167,9 @@ def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
         ("a check", "is under way" if batch.get("check") and batch.get("approve") is None else None),
         ("left out, with no grains and pillar at the master", _names(batch.get("unsure"))),
         ("still run it after a kill", _names(batch.get("survivors"))),
-        ("lost", f"{_ASK} {jid}" if batch.get("lost") and batch["state"] in OVER else None),
+        ("lost", _LOST if batch.get("lost") and batch["state"] in OVER else None),
         ("queued", _OWED if batch.get("queued") else None),
         ("publishes that failed", batch.get("publish_failures")),
-        ("", batch.get("blocked_reason")),
         ("", _pace(batch)),
         ("options", _given(options)),
         ("", _times(batch, page)),
@@ -207,21 +232,19 @@ def _next(batch: Row) -> list[str]:
         return [f"batch.watch {jid}", "batch.minions", *(("batch.pause", "batch.stop") if state == "running" else ())]
     if batch.get("failed") or batch.get("timed_out"):
         # A plain retry leaves out those that the batch was not sent to.
-        return [
-            f"batch.failures {jid}",
-            "batch.retry which=all" if batch.get("pending") else "batch.retry",
-            "batch.minions",
-        ]
+        return [f"batch.failures {jid}", f"batch.retry{' which=all' if batch.get('pending') else ''}", "batch.minions"]
     owed = [f"job_retry.list jid={jid}", "batch.minions"] if batch.get("queued") else []
     return _again(batch) or owed or [f"jobs.lookup_jid {jid}", "batch.minions"]
 
 
 def _again(batch: Row) -> list[str]:
-    """Return the commands that run a batch again where it did not succeed; none if there is no such minion."""
+    """Return the commands that run a batch again where it did not succeed."""
     bad = [name for name in BAD if batch.get(name) and name != "queued"]  # the queue owes the job to those
     if not bad and not batch.get("pending"):
         return []
     which = "all" if len(bad) != 1 or batch.get("pending") or bad == ["killed"] else bad[0]
+    if which == "lost":  # what is known of them decides whether the job may run again
+        return [f"batch.minions {batch['jid']}", "batch.retry which=lost"]
     return [f"batch.retry {batch['jid']}" + ("" if which == "failed" else f" which={which}"), "batch.minions"]
 
 
@@ -260,3 +283,45 @@ def failures(found: Mapping[str, Any], page: Page) -> None:
     page.line(f"{found['unsuccessful']:,} of {counted(found['total'], 'minion')} did not succeed{many}")
     reasons(groups, page)
     page.next(*((_is_ours(found) and _again(found)) or [f"batch.minions {jid}"]))
+
+
+def returned(found: Mapping[str, Any], page: Page) -> None:
+    """Show ``batch.output``: a run of states as a table, failed ones first, with why they failed and what changed."""
+    value = found.get("return")
+    ran = states_of(value)
+    if not ran:
+        facts(found, page)
+        return
+    rows = sorted((_state(*item) for item in ran), key=lambda row: _STATES.rank(row["result"]))
+    facts({name: told for name, told in found.items() if name != "return"}, page)
+    page.gap()
+    page.listing(_STATES, rows)
+    page.gap()
+    why = text_of(found) if rows[0]["result"] == "failed" else None
+    told = {"why": why, "changes": {row["id"]: row["changes"] for row in rows if row["changes"]}}
+    facts({name: value for name, value in told.items() if value}, page)
+
+
+def _state(name: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    id_, function = id_and_function(name, state)
+    result, changes, took = state.get("result"), state.get("changes"), state.get("duration")
+    done = "failed" if result is False else "would change" if result is None else "changed" if changes else "unchanged"
+    seconds = f"{took / 1000:.1f} s" if isinstance(took, (int, float)) else took or ""
+    return {"result": done, "id": id_, "function": function, "took": seconds, "changes": changes}
+
+
+def step(found: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a step of an orchestration shows of ``batch.run`` and ``batch.failures``: Salt prints a line a key."""
+    names = ("jid", "state", "total", *ENDED, "pending", "retcode", "Error" if "Error" in found else "verdict")
+    told = {name: found[name] for name in names if found.get(name)}
+    failed = {}
+    for group in groups[:_REASONS]:
+        minions = group["minions"]
+        more = f" and {len(minions) - _NAMES:,} more" if len(minions) > _NAMES else ""
+        failed[f"{head(group)} {', '.join(minions[:_NAMES])}{more}"] = group["text"]
+    left = len(groups) - len(failed)
+    return (
+        told
+        | ({"failures": failed} if failed else {})
+        | ({"more": f"batch.failures shows {left} more"} if left else {})
+    )

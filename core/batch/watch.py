@@ -1,8 +1,6 @@
 """
-Waits for a batch and shows its progress: on a terminal a bar that is redrawn, elsewhere plain lines.
-
-It writes to a stream, and does not know where summaries come from. The stream is standard error: standard output is for the
-result alone.
+Waits for a batch and shows its progress: on a terminal a bar that is redrawn, elsewhere plain lines. It writes to standard
+error: standard output is for the result alone.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Any, TextIO
 
 from saltext.jobs.core.batch.summary import BAD, ENDED, OVER, Returns, engine_trouble, two_digits, waits, word
 from saltext.jobs.core.display import moments, terminal
-from saltext.jobs.core.display.text import clean, cut, width_of
+from saltext.jobs.core.display.text import clean, cut
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.reasons import text_of
 
@@ -24,7 +22,7 @@ from saltext.jobs.core.reasons import text_of
 ENGINE_PATIENCE = 60.0
 #: Shortest pause in seconds between two looks at a batch.
 _POLL = 0.25
-#: Columns of the bar; with less room than that there is none.
+#: Columns of the bar; on a line of less than twice as many there is none.
 _BAR = 20
 #: Most minions that are named if many have failed alike since the last look.
 _NAMED = 10
@@ -38,10 +36,7 @@ Look = Callable[[], tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]]
 
 
 class Display:
-    """
-    :param stream: where to write; a bar is drawn if it is a terminal that can redraw a line.
-    :param returns: reads the returns of some minions; None if no reasons are shown.
-    """
+    """A bar, if ``stream`` is a terminal that can redraw a line. ``returns``: reads returns; None: no reasons are shown."""
 
     def __init__(self, stream: TextIO, returns: Returns | None = None) -> None:
         self._returns = returns or (lambda names: iter(()))
@@ -103,21 +98,15 @@ class Display:
 def waiting_line(summary: Mapping[str, Any]) -> str:
     """Return why a batch sends to no minion now, and what an operator can do; empty if it does send."""
     reason = waits(summary, lambda time: moments.local(time, None))
-    if not reason and not summary.get("active"):
-        # It changes with each minion of other batches: it is worth a line only if this batch stands still.
-        reason = summary.get("blocked_reason") or ""
-    if not reason or summary["state"] in OVER:
+    # How others hold it up changes with each of their minions: that is worth a line only if this batch stands still.
+    if not reason or (summary.get("blocked_reason") and summary.get("active")):
         return ""
     steps = f"; salt-run batch.approve {summary['jid']} lets it go on" if summary.get("approve") is not None else ""
     return f"{word(summary)}: {reason}{steps}"
 
 
 def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
-    """
-    Return the state of a batch in one line.
-
-    :param width: most columns, since a line wider than the terminal could not be redrawn: what matters least is left out.
-    """
+    """Return the state of a batch in one line of at most ``width`` columns, as a wider one could not be redrawn."""
     total = summary["total"] or 1
     ended = sum(summary.get(name) or 0 for name in ENDED)
     silent = summary.get("engine_silent_seconds")
@@ -131,16 +120,13 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
         parts.append(f"{two_digits(summary['rate']):g}/min")
     if summary.get("eta_seconds"):
         parts.append(f"about {moments.span(summary['eta_seconds'])} left")
-    while width is not None and len(parts) > 1 and width_of(", ".join(parts)) + _BAR + 3 > width:
-        parts.pop()
     text = ", ".join(parts)
-    if width is not None and width_of(text) + _BAR + 3 > width:
-        return cut(text, width, mark="", middle=False)
-    return f"[{'#' * (_BAR * ended // total):<{_BAR}}] {text}"
+    if width is None or width > 2 * _BAR:
+        text = f"[{'#' * (_BAR * ended // total):<{_BAR}}] {text}"
+    return text if width is None else cut(text, width, middle=False)
 
 
 def _elapsed(summary: Mapping[str, Any]) -> str:
-    """Return for how long a batch has run, or ran; empty if that is not known."""
     until = summary.get("finished") or (summary.get("last_progress") or 0.0) + (summary.get("age_seconds") or 0.0)
     return f" after {moments.span(until - summary['created'])}" if until and summary.get("created") else ""
 
@@ -156,8 +142,7 @@ def follow(
     """
     Wait until a batch has ended, for at most ``timeout`` seconds, and return its summary. Blocks.
 
-    :raises Refused: if the time is up, if the wait is interrupted, or if no engine has driven the batch for
-        ``engine_patience`` seconds. The batch goes on.
+    :raises Refused: if the time is up, the wait is interrupted, or no engine has driven it for ``engine_patience`` seconds.
     """
     began = driven = time.monotonic()
     try:

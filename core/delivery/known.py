@@ -9,20 +9,77 @@ what becomes known, and nothing else sets its fields:
 * ``starts`` when the minion's process has started, and ``unheard = True`` once a start of the job may have gone unheard
   (events were lost, the engine has begun anew).
 
-Then ``verdict`` says what this means, and the wing's policy what is done about it. A policy returns a decision, which one
-place of the wing carries out, and takes the delivery to its next step by ``go``. Times are Unix time in seconds, 0 for
-never.
-
-It must never take silence for absence.
+Then ``verdict`` says what this means, and the wing's policy what is done about it: a decision, which one place of the wing
+carries out, and takes the delivery to its next step by ``go``. A batch sends first, and looks and asks once a minion is
+overdue. The retry queue looks and asks first, then claims and sends. ``TRANSITIONS`` is the only table of how one step
+follows another; a delivery can end at any step. It must never take silence for absence.
 """
 
 from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from saltext.jobs.core.delivery.steps import TRANSITIONS, Step
+# -- where it stands ---------------------------------------------------------------------------------------------------
+
+
+class Step(enum.Enum):
+    """Where a delivery stands."""
+
+    WAITING = "waiting"  # waits for a look at the job cache, with other minions that are owed the same job
+    LOOKING = "looking"  # return, key and access are being looked up
+    TO_ASK = "to ask"  # waits for its turn to be asked whether it runs the job or has run it
+    ASKING = "asking"  # waits for the answer
+    ANSWERED = "answered"  # the minion does not run the job; waits for another look, since its return may be on the way
+    LOOKING_AGAIN = "looking again"  # that look is under way; it finds any return that was sent before the answer
+    TO_SEND = "to send"  # waits for its turn to be sent the job
+    CLAIMING = "claiming"  # the claim is being made durable
+    SENDING = "sending"  # the job is being published
+    SENT = "sent"  # waits for a sign of receipt
+    RUNNING = "running"  # the minion has it
+
+    __hash__ = object.__hash__  # Enum's own is in Python, and slow: each event looks up steps
+
+
+#: The steps that may follow each step.
+TRANSITIONS: Mapping[Step, frozenset[Step]] = {
+    # -- what became of it: no conclusion without a look, a question, and a second look
+    Step.WAITING: frozenset({Step.LOOKING, Step.LOOKING_AGAIN}),  # LOOKING_AGAIN if an answer covers this job too
+    # WAITING if the job cache cannot be read; ASKING in a batch, which asks at once.
+    Step.LOOKING: frozenset({Step.TO_ASK, Step.WAITING, Step.ASKING}),
+    Step.TO_ASK: frozenset({Step.ASKING}),
+    # Back if it could not be asked; SENT if it may still begin what it was sent; LOOKING_AGAIN if it was silent too often.
+    Step.ASKING: frozenset({Step.ANSWERED, Step.RUNNING, Step.SENT, Step.WAITING, Step.LOOKING_AGAIN}),
+    Step.ANSWERED: frozenset({Step.LOOKING_AGAIN}),
+    # RUNNING if the job, which was sent earlier, began only now.
+    Step.LOOKING_AGAIN: frozenset({Step.TO_SEND, Step.TO_ASK, Step.RUNNING, Step.ANSWERED}),
+    # -- the publish: recorded before it is made
+    Step.TO_SEND: frozenset({Step.CLAIMING, Step.TO_ASK}),  # TO_ASK if a late event says that the job began
+    Step.CLAIMING: frozenset({Step.SENDING, Step.TO_ASK}),  # likewise
+    Step.SENDING: frozenset({Step.SENT, Step.RUNNING}),  # RUNNING if its start is heard before the publish is confirmed
+    # -- the job is with the minion: silence is followed by a look
+    Step.SENT: frozenset({Step.RUNNING, Step.WAITING}),
+    Step.RUNNING: frozenset({Step.WAITING}),
+}
+#: A batch may also go to these from any step: the minion says that it runs the job; a kill is sent; it is overdue, its
+#: publish was not confirmed, or the engine has begun anew.
+AT_ANY_TIME = frozenset({Step.RUNNING, Step.SENT, Step.LOOKING})
+
+#: A step that waits for a look at the job cache -> the step during that look.
+LOOKS: Mapping[Step, Step] = {Step.WAITING: Step.LOOKING, Step.ANSWERED: Step.LOOKING_AGAIN}
+#: The step of a look or a question that failed -> the step in which the delivery waits for the next look.
+BEFORE: Mapping[Step, Step] = {
+    Step.LOOKING: Step.WAITING,
+    Step.ASKING: Step.WAITING,
+    Step.LOOKING_AGAIN: Step.ANSWERED,
+}
+#: The job may have reached the minion, and no look or question is under way.
+RESTING = frozenset({Step.SENT, Step.RUNNING})
+
+
+# -- what is known of it -----------------------------------------------------------------------------------------------
 
 
 class Outcome(enum.Enum):
@@ -99,29 +156,22 @@ class Verdict(enum.Enum):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Delivery:
-    """
-    What is known of one job on one minion. ``step``: where its delivery stands; None if none is under way.
+    """What is known of one job on one minion. Times are Unix time in seconds, 0 for never."""
 
-    ``sent_at``, ``sent_before``: when the last publish was begun, and the one before; None if there was none. ``begun_at``:
-    when its start became known; from then on it runs, or ran and has not returned. ``ran_at``: when it last began, by the
-    minion's records and clock; ``ran_before``: the same before the last publish. ``runs``, ``idle``, ``unanswered``:
-    questions in a row with that answer.
-    """
-
-    step: Step | None = None
-    sent_at: float | None = None
-    sent_before: float | None = None
+    step: Step | None = None  # where it stands; None if none is under way
+    sent_at: float | None = None  # when the last publish was begun; None if there was none
+    sent_before: float | None = None  # the one before
     outcome: Outcome = Outcome.NONE
     failure: str = ""  # why the publish failed
-    begun_at: float = 0.0
+    begun_at: float = 0.0  # when its start became known; from then on it runs, or ran and has not returned
     started_at: float = 0.0  # when the minion's process last started, as far as was heard
     unheard: bool = False  # a start of the job since the last publish may have gone unheard
     asked_at: float = 0.0  # when the minion was last asked
     last: Evidence = Evidence.NONE
     said: Said = Said.NOTHING  # what the minion's records said in its last answer
-    ran_at: float = 0.0
-    ran_before: float = 0.0
-    runs: int = 0
+    ran_at: float = 0.0  # when it last began, by the minion's records and clock
+    ran_before: float = 0.0  # the same before the last publish
+    runs: int = 0  # answers in a row that it runs the job; likewise ``idle`` and ``unanswered``
     idle: int = 0
     unanswered: int = 0
 
@@ -144,18 +194,14 @@ class Delivery:
         self.runs = self.idle = self.unanswered = 0
 
     def ask(self, now: float) -> None:
-        """The minion is asked."""
         self.asked_at = now
 
     def take(
         self, evidence: Evidence, now: float, said: Said = Said.NOTHING, ran_at: float = 0.0, failure: str = ""
     ) -> None:
         """
-        Take what has become known.
-
-        :param said: what the minion's records say, if it answers that it does not run the job.
-        :param ran_at: when it last began the job, by these records.
-        :param failure: why the publish failed.
+        Take what has become known. If the minion answers that it does not run the job: what its records say, and when it
+        last began it by these. ``failure``: why the publish failed.
         """
         self.last, self.failure = evidence, failure
         self.outcome = _OUTCOMES.get(evidence, self.outcome)
@@ -186,7 +232,6 @@ class Delivery:
             self.outcome = Outcome.TAKEN
 
     def starts(self, now: float) -> None:
-        """The minion's process has started."""
         # Even if the clock was set back since the publish.
         self.started_at = max(now, math.nextafter(self.sent_at or 0.0, math.inf))
 

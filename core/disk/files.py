@@ -30,12 +30,7 @@ Path = str | os.PathLike[str]
 
 
 def make_folder(folder: Path, mode: int = 0o700) -> None:
-    """
-    Make a directory, and those above it that are missing.
-
-    :param mode: its permissions, which the umask narrows; by default only its owner may enter it.
-    :raises OSError:
-    """
+    """Make a directory, and those above it, with these permissions, which the umask narrows. :raises OSError:"""
     missing, folder = [], os.fspath(folder)
     while folder and not os.path.isdir(folder):
         missing.append(folder)
@@ -63,13 +58,14 @@ def _owner_of(folder: str) -> tuple[int, int]:
     return found.st_uid, found.st_gid
 
 
-def write_atomic(path: Path, data: bytes, mode: int = 0o600, folder_mode: int = 0o700, by_umask: bool = False) -> None:
+def write_atomic(
+    path: Path, data: bytes, mode: int = 0o600, folder_mode: int = 0o700, by_umask: bool = False, new: bool = False
+) -> None:
     """
-    Replace a file: a reader sees the old content or the new one.
+    Replace a file: a reader sees the old content or the new one. ``by_umask``: the umask narrows ``mode`` too.
 
-    :param mode: its permissions; ``folder_mode``: those of directories that are missing.
-    :param by_umask: whether the umask narrows ``mode`` too.
-    :raises OSError: the old content stays.
+    :raises OSError: if that fails; the old content stays.
+    :raises FileExistsError: if it must be ``new``, and something has that name.
     """
     path = os.fspath(path)
     folder = path.rpartition("/")[0]
@@ -83,13 +79,32 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600, folder_mode: int = 
             left = left[os.write(handle, left) :]
         if not by_umask:
             os.fchmod(handle, mode)
-        os.rename(draft, path)
+        if new and _has_linked(draft, path):
+            os.unlink(draft)
+        else:
+            os.rename(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(draft)
         raise
     finally:
         os.close(handle)
+
+
+def _has_linked(draft: str, path: str) -> bool:
+    """
+    Give a draft its name, and tell whether that was possible. It is not on a file system without hard links, where two
+    writers may take the name at one moment. :raises FileExistsError: if something has that name.
+    """
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, "There is something", path) from None
+        return False
+    return True
 
 
 def _new_file(folder: str, path: str, mode: int, folder_mode: int) -> int:
@@ -104,12 +119,7 @@ def _new_file(folder: str, path: str, mode: int, folder_mode: int) -> int:
 
 
 def read_msgpack(path: Path) -> Any:
-    """
-    Return the content of a msgpack file, or None if there is no file.
-
-    :raises StateError: when it is damaged.
-    :raises OSError: when it cannot be read at this moment; it may be whole.
-    """
+    """Return what a msgpack file has, or None. :raises StateError: if damaged. :raises OSError: if unreadable."""
     try:
         with open(path, "rb") as stream:
             data = stream.read()
@@ -122,11 +132,7 @@ def read_msgpack(path: Path) -> Any:
 
 
 def open_lock(path: Path) -> int:
-    """
-    Open a lock file, which is made if it is missing, and return its descriptor.
-
-    :raises StateError: when there is something else in its place. :raises OSError:
-    """
+    """Open a lock file, made if it is missing, and return its descriptor. :raises StateError: if it is something else."""
     path = os.fspath(path)
     folder, flags = path.rpartition("/")[0], os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     try:
@@ -150,9 +156,7 @@ def open_lock(path: Path) -> int:
 def hold(handle: int) -> bool:
     """
     Lock an open lock file, and tell whether that succeeded: no process held it. Processes that only look (``is_held``)
-    share it for a moment, so this one tries again.
-
-    :raises OSError:
+    share it for a moment, so this one tries again. :raises OSError:
     """
     for _ in range(_TRIES):
         if _flock(handle, fcntl.LOCK_EX):

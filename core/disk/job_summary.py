@@ -1,26 +1,11 @@
-"""
-What a storage knows of jobs beside loads and returns, to find, count and list them without reading these. Pure.
-"""
+"""What a storage knows of jobs beside loads and returns, to find, count and list them without reading these. Pure."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
-import msgpack
-import salt.payload
-import salt.utils.jid
-
-from saltext.jobs.core.disk import stored
 from saltext.jobs.core.functions import retcode_of
-
-#: Matches jids whose time Salt shows. With ``unique_jid`` the number of a process follows.
-_is_regular = re.compile("[0-9]{8}(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9][0-9]{6}(?:_.+)?", re.DOTALL).fullmatch
-#: What Salt shows of a job besides its time; the last one only if the job has any.
-_SHOWN = ["Function", "Arguments", "Target", "Target-type", "User", "Metadata"]
-#: Lengths of the list that ``shown_of`` packs: without metadata, and with it.
-_LENGTHS = {3, 4}
 
 
 class JobTally(NamedTuple):
@@ -30,21 +15,18 @@ class JobTally(NamedTuple):
     returned: int
     failed: int
     missing: int
-    #: Which of ``returned``, ``failed`` and ``missing`` the minions are that were asked for.
+    # Which of the words returned, failed and missing hold for at least one of the minions that were asked for.
     of_named: frozenset[str] = frozenset()
 
 
-#: A minion, or what tells whether one is meant.
+#: The minions that are asked for: one id, or a function that tells whether an id is meant.
 Named = str | Callable[[str], bool]
 
 
 def tally_of(minions: Set[str], returned: Set[str], failed: Set[str], named: Named | None) -> JobTally:
     """
-    Return the tally of a job.
-
-    :param minions: those that the job was for; empty if that is not known.
-    :param returned: all that have returned, and ``failed`` those of them that have failed.
-    :param named: the minions of ``of_named``.
+    Return the tally of a job. ``minions``: those that it was for; empty if that is not known. ``failed``: those of
+    ``returned`` that have failed. ``named``: whom ``of_named`` is about.
     """
     missing = minions - returned
     groups = {"returned": returned, "failed": failed, "missing": missing}
@@ -60,7 +42,6 @@ def tally_of(minions: Set[str], returned: Set[str], failed: Set[str], named: Nam
 
 
 def has_failed(record: Any) -> bool:
-    """Tell whether a return reports a failure."""
     return isinstance(record, Mapping) and retcode_of(record) != 0
 
 
@@ -72,39 +53,3 @@ def job_marks(load: Any) -> tuple[str, str]:
     if isinstance(fun, (list, tuple)):
         fun = ",".join(name for name in fun if isinstance(name, str))
     return fun if isinstance(fun, str) else "", user if isinstance(user, str) else ""
-
-
-def shown_mark(fun: str, user: str) -> tuple[str, str]:
-    """Return what Salt shows as function and user of a load with this mark."""
-    return fun, user or "root"
-
-
-def shown_of(jid: str, mark: tuple[str, str], load: Any) -> bytes | None:
-    """
-    Return what is shown of a load beside its mark and its jid: a list of the arguments, the target, its type and any
-    metadata. None if that can be read only from the load itself.
-    """
-    if not isinstance(load, dict) or not load or not _is_regular(jid):
-        return None
-    try:
-        found = salt.utils.jid.format_job_instance(load)
-        function, *middle, user = [found.pop(name) for name in _SHOWN[:5]]
-        if (function, user) != shown_mark(*mark) or found.keys() - _SHOWN[5:]:
-            return None
-        data: bytes = salt.payload.dumps([*middle, *found.values()], use_bin_type=True)
-    except Exception:  # a load may hold anything
-        return None
-    return data
-
-
-def decoded(values: Sequence[bytes | None]) -> list[Any]:
-    """Decode what is shown of jobs; None for a damaged one. One call for all: a call costs more than most values."""
-    some = [value for value in values if value is not None]
-    try:
-        found = stored.loads(msgpack.Packer().pack_array_header(len(some)) + b"".join(some))
-        if not set(map(type, found)) <= {list} or not set(map(len, found)) <= _LENGTHS:
-            raise ValueError("one of them is nothing that is shown of a job")
-    except Exception:  # msgpack raises many kinds for a broken value
-        return [decoded([value])[0] if value and len(values) > 1 else None for value in values]
-    each = iter(found)
-    return [None if value is None else next(each) for value in values] if len(some) < len(values) else found

@@ -21,21 +21,15 @@ from saltext.jobs.core.version import VERSION
 
 
 class Leader(NamedTuple):
-    """
-    The process of an engine.
-
-    * ``version``: that of the extension; empty if it is not known.
-    * ``epoch``: the Unix time of the takeover in microseconds, higher than all earlier epochs; 0 if it is not known.
-    * ``master``: the id of its master; ``run``: an id of this run of the master, which changes with a restart.
-    """
+    """The process of an engine."""
 
     pid: int
     user: str
     host: str
-    version: str = ""
-    epoch: int = 0
-    master: str = ""
-    run: str = ""
+    version: str = ""  # that of the extension; empty if it is not known
+    epoch: int = 0  # Unix time of the takeover in microseconds, higher than all earlier ones; 0 if it is not known
+    master: str = ""  # the id of its master
+    run: str = ""  # an id of this run of the master, which changes with a restart
 
     def __str__(self) -> str:
         return f"{self.pid} of {self.user} on {self.host}{self.master and f', master {self.master}'}"
@@ -72,28 +66,21 @@ def this_process(epoch: int, master: str, run: str) -> Leader:
 
 
 class Lead(NamedTuple):
-    """
-    A process leads. ``process``: which; None if that is not known. ``silent``: seconds since it last said that it is alive;
-    None if that is not known. ``left``: seconds for which it still has its lease; None if it leads until it ends.
-    """
+    """A process leads."""
 
-    process: Leader | None
-    silent: float | None
-    left: float | None = None
+    process: Leader | None  # None if that is not known
+    silent: float | None  # seconds since it last said that it is alive; None if that is not known
+    left: float | None = None  # seconds for which it still has its lease; None if it leads until it ends
 
 
 class Lease:
     """The lead of an engine, which one process has. After ``take`` has returned True you must ``release`` it."""
 
     def __init__(self) -> None:
-        #: The process that led before; None if that is not known.
-        self.predecessor: Leader | None = None
-        #: This process, once it leads.
-        self.leader: Leader | None = None
-        #: How often something was refused because this process did not lead, or could not tell.
-        self.refused = 0
-        #: Called in any thread, once it is noticed that another process leads.
-        self.on_lost: Callable[[], None] = lambda: None
+        self.predecessor: Leader | None = None  # the process that led before; None if that is not known
+        self.leader: Leader | None = None  # this process, once it leads
+        self.refused = 0  # how often something was refused, because this process did not lead or could not tell
+        self.on_lost: Callable[[], None] = lambda: None  # called in any thread, once another process is seen to lead
 
     @property
     def epoch(self) -> int:
@@ -111,19 +98,11 @@ class Lease:
         return self.leader is None or self.predecessor is None or not self.leader.is_of(self.predecessor)
 
     def take(self) -> bool:
-        """
-        Take the lead if no process has it, and tell whether this process has it now.
-
-        :raises OSError: when that cannot be told now. :raises StateError: when it can never be told.
-        """
+        """Take the lead if no process has it, and tell whether it did. :raises OSError, StateError: if it cannot tell."""
         raise NotImplementedError
 
     def check(self) -> None:
-        """
-        Make sure that this process still leads.
-
-        :raises Superseded: when it does not; then ``on_lost`` was called. :raises OSError: when that cannot be told now.
-        """
+        """Raise Superseded if another process leads, once ``on_lost`` was called; OSError if it is not known which leads."""
 
     def beat(self) -> None:
         """Say that this process is alive; called every ten seconds. :raises OSError: as ``check``."""
@@ -135,10 +114,7 @@ class Lease:
 
 
 class FileLease(Lease):
-    """
-    :param master: the id of the master.
-    :param run: an id of this run of the master, which changes with a restart; empty if it is not known.
-    """
+    """``run``: an id of this run of the ``master``, which changes with a restart; empty if it is not known."""
 
     def __init__(self, path: pathlib.Path, master: str, run: str = "") -> None:
         super().__init__()

@@ -32,9 +32,7 @@ def dumps(value: Any) -> bytes:
 
 def loads(data: bytes) -> Any:
     """
-    Return the value: the same as ``salt.payload.loads``, in a fifth of its time.
-
-    Salt first reads all texts as bytes, and then walks through the value to decode them.
+    Return the value as ``salt.payload.loads`` does, which reads all texts as bytes first, in a fifth of its time.
 
     :raises Exception: whatever Salt raises for broken data, and ValueError.
     """

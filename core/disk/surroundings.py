@@ -1,4 +1,4 @@
-"""Findings about a directory of the master: a sentence for each thing to change. The checks change nothing."""
+"""Findings about a directory of the master. The checks change nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pathlib
 import pwd
 import stat
 
+from saltext.jobs.core.findings import Finding, fault
+
 #: Free bytes, and the free share of inodes, below which the disk is worth a finding.
 LEAST_BYTES, LEAST_INODES = 1 << 30, 0.05
 #: Free bytes, and inodes, below which a disk is full: what some publishes at one moment may take.
@@ -16,18 +18,15 @@ FULL_BYTES, FULL_INODES = 16 << 20, 64
 FOR_OWNER, READABLE = 0o077, 0o022
 
 
-def about_files(user: str, folder: pathlib.Path, most: int | None = None, closed: int = FOR_OWNER) -> list[str]:
+def about_files(user: str, folder: pathlib.Path, most: int | None = None, closed: int = FOR_OWNER) -> list[Finding]:
     """
-    Return findings about files in or below a directory that are not the master's, or that others may use.
-
-    :param user: the user that the master runs as.
-    :param most: how many files and directories to look at; by default all.
-    :param closed: the permissions that others must not have: ``FOR_OWNER`` or ``READABLE``.
+    Return findings about files in or below a directory that are not those of ``user``, the master's, or that others may use
+    (``closed``: FOR_OWNER or READABLE). ``most``: how many files and directories to look at; by default all.
     """
     try:
         owner = pwd.getpwnam(user).pw_uid
     except KeyError:
-        return [f"the master's user {user!r} does not exist on this machine"]
+        return [fault("user-unknown", f"the master's user {user!r} does not exist on this machine")]
     found = folder.rglob("*") if folder.is_dir() else iter(())
     for path in itertools.islice(itertools.chain([folder], sorted(found) if most is None else found), most):
         try:
@@ -35,25 +34,26 @@ def about_files(user: str, folder: pathlib.Path, most: int | None = None, closed
         except FileNotFoundError:
             continue  # it does not exist, or was replaced meanwhile
         if status.st_uid != owner:
-            return [f"{path} does not belong to the master's user {user}: chown -R {user} {folder}"]
+            told = f"{path} does not belong to the master's user {user}"
+            return [fault("file-owner", told, f"chown -R {user} {folder}")]
         if status.st_mode & closed and not stat.S_ISLNK(status.st_mode):
             what, mode = "written" if status.st_mode & READABLE else "read", "-w" if closed == READABLE else "="
-            return [f"{path} can be {what} by others than {user}: chmod -R go{mode} {folder}"]
+            return [fault("file-mode", f"{path} can be {what} by others than {user}", f"chmod -R go{mode} {folder}")]
     return []
 
 
-def about_disk(folder: pathlib.Path) -> list[str]:
+def about_disk(folder: pathlib.Path) -> list[Finding]:
     """Return findings if space or inodes are scarce on the disk of a directory that may not exist yet."""
     while not folder.exists():
         folder = folder.parent
     disk, found = os.statvfs(folder), []
     free = disk.f_bavail * disk.f_frsize
     if free < LEAST_BYTES:
-        left = f"the disk of {folder} has {free >> 20} MB left"
-        found.append(f"{left}, and nothing is published before it is on the disk: make room")
+        told = f"the disk of {folder} has {free >> 20} MB left, and nothing is published before it is on the disk"
+        found.append(fault("disk-space", told, "make room"))
     if disk.f_files and disk.f_favail < LEAST_INODES * disk.f_files:
-        left = f"the disk of {folder} has {disk.f_favail} inodes left, of {disk.f_files}"
-        found.append(f"{left}, and each new file needs one: remove files")
+        told = f"the disk of {folder} has {disk.f_favail} inodes left, of {disk.f_files}, and each new file needs one"
+        found.append(fault("disk-inodes", told, "remove files"))
     return found
 
 

@@ -1,6 +1,4 @@
-"""
-What a job runs, as an operator would type it: the arguments of a function, without the secrets among them. Pure.
-"""
+"""What a job runs, as an operator would type it: the arguments of a function, without the secrets among them. Pure."""
 
 from __future__ import annotations
 
@@ -66,11 +64,7 @@ def divided(arg: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def shown(value: Any, name: str = "", depth: int = _DEEPEST) -> Any:
-    """
-    Return a value without the values in it that are named like a secret, or that are too deep to be searched.
-
-    :param name: the value's own name.
-    """
+    """Return a value (its own name: ``name``) without what in it is named like a secret, or is too deep to be searched."""
     if _IS_SECRET(name):
         return HIDDEN
     if isinstance(value, str):

@@ -1,7 +1,4 @@
-"""
-Pages for results without a table of their own: figures by name, one below the other; why minions have failed; the doctors.
-Pure.
-"""
+"""Pages for results without a table of their own: figures by name; why minions have failed; the doctors. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +34,11 @@ def _nested(data: Any, page: Page, indent: str) -> None:
         page.line(f"{indent}{_plain(data)}", indent, _MOST)
         return
     for name, value in named:
-        if not value or not isinstance(value, (Mapping, list, tuple)):
+        if isinstance(value, str) and "\n" in value.strip():
+            page.line(f"{indent}{name}", indent, _MOST)
+            for line in value.strip("\n").split("\n")[:_VALUES]:
+                page.line(f"{indent}  {line}", f"{indent}  ", _MOST)
+        elif not value or not isinstance(value, (Mapping, list, tuple)):
             page.line(f"{indent}{name} {_plain(value)}", f"{indent}  ", _MOST)
         elif isinstance(value, Mapping) or any(isinstance(item, (Mapping, list, tuple)) for item in value):
             page.line(f"{indent}{name}", indent, _MOST)
@@ -60,13 +61,15 @@ def _plain(value: Any) -> str:
 
 
 def doctor(data: Mapping[str, Any], page: Page) -> None:
-    """Show the result of a doctor: each finding, faults first; then how things stand."""
+    """Show the result of a doctor: each finding with its code, faults first; then how things stand."""
     findings, faults = data["findings"], data["faults"]
     page.line(f"{counted(faults, 'fault')}:" if faults else "Nothing is wrong.")
     for number, finding in enumerate(findings, 1):
         if number == faults + 1:
             page.line("Advice:")
-        page.line(f"{number:2}. {finding}", "    ")
+        part = f"{finding['part']}: " if "parts" in data and finding["part"] and number <= faults else ""
+        sentence = ": ".join(text for text in (finding["text"], finding["do"]) if text)
+        page.line(f"{number:2}. {part}{sentence} [{finding['code']}]", "    ")
     page.gap()
     standing = {name: value for name, value in data.items() if name not in ("findings", "faults", "retcode")}
     told = {
@@ -76,12 +79,17 @@ def doctor(data: Mapping[str, Any], page: Page) -> None:
     facts({name.replace("_", " "): value for name, value in told.items() if value not in (None, [], {})}, page)
 
 
+def head(group: Mapping[str, Any]) -> str:
+    """Return how many minions of a group ended how."""
+    code = f" (retcode {group['retcode']})" if group["retcode"] else ""
+    return f"{counted(group['count'], 'minion')}, {group['state']}{code}:"
+
+
 def reasons(groups: Sequence[Mapping[str, Any]], page: Page) -> None:
     """Show groups as ``core/reasons.py`` has them, the largest first."""
     for group in groups[:_GROUPS]:
         page.gap()
-        code = f" (retcode {group['retcode']})" if group["retcode"] else ""
-        page.names(f"{counted(group['count'], 'minion')}, {group['state']}{code}:", group["minions"], _NAMES)
+        page.names(head(group), group["minions"], _NAMES)
         lines = str(group["text"]).split("\n")
         for line in lines[:_LINES]:
             page.line(f"    {line.strip()}", "      ", _WRAPPED)

@@ -1,6 +1,4 @@
-"""
-Times for people: a date and time on the clock of a zone, and how long ago that was. Pure: the time is an argument.
-"""
+"""Times for people: a date and time on the clock of a zone, and how long ago that was. Pure: the time is an argument."""
 
 from __future__ import annotations
 

@@ -34,42 +34,26 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """
-    A column of a table.
-
-    :param title: its head.
-    :param value: the key of its value in a row, or a function of the row.
-    :param least: columns of the terminal to which it may shrink; 0 for not at all.
-    :param right: aligned on the right, as numbers are.
-    :param rank: if there is no room for all columns, the one with the highest rank goes first; those with 0 stay.
-    :param names: a text that is too long loses its middle, not its end.
-    :param age: the value is Unix time, and is shown as an age.
-    """
+    """A column of a table."""
 
     title: str
-    value: str | Callable[[Row], Any]
-    least: int = 0
-    right: bool = False
-    rank: int = 0
-    names: bool = True
-    age: bool = False
+    value: str | Callable[[Row], Any]  # the key of its value in a row, or a function of the row
+    least: int = 0  # columns of the terminal to which it may shrink; 0 for not at all
+    right: bool = False  # aligned on the right, as numbers are
+    rank: int = 0  # without room for all columns, the one with the highest rank goes first; those with 0 stay
+    names: bool = True  # a text that is too long loses its middle, not its end
+    age: bool = False  # the value is Unix time, and is shown as an age
 
 
 @dataclass(frozen=True)
 class Table:
-    """
-    What is shown of one kind of row: first how many there are in each state, then a line for each.
+    """What is shown of one kind of row: first how many there are in each state, then a line for each."""
 
-    :param one: what a row is called; ``many``: what several are.
-    :param state: the key of a row's state, or a function of the row.
-    :param order: the states, those that need an operator first.
-    """
-
-    one: str
-    many: str
+    one: str  # what a row is called
+    many: str  # what several are
     columns: tuple[Column, ...]
-    state: str | Callable[[Row], Any] = "state"
-    order: tuple[str, ...] = ()
+    state: str | Callable[[Row], Any] = "state"  # the key of a row's state, or a function of the row
+    order: tuple[str, ...] = ()  # the states, those that need an operator first
 
     def headline(self, rows: Sequence[Row]) -> str:
         """Return ``3 batches: 1 running, 2 complete``: how many rows there are, and in each state."""
@@ -78,7 +62,6 @@ class Table:
         return f"{counted(len(rows), self.one, self.many)}{': ' if counts else ''}{counts}"
 
     def rank(self, state: Any) -> tuple[int, str]:
-        """Return the place of a state in the order."""
         return (self.order.index(state) if state in self.order else len(self.order)), str(state)
 
 
@@ -88,12 +71,8 @@ def _of(row: Row, value: str | Callable[[Row], Any]) -> Any:
 
 class Page:
     """
-    :param width: columns of the terminal.
-    :param now: Unix time.
-    :param tz: the zone in which times are shown; None for that of this machine.
-    :param jid_tz: the zone in which jids are made; None likewise.
-    :param colours: whether states are coloured.
-    :param chosen: whether the call had arguments, so that nothing found does not mean that there is nothing.
+    ``width``: columns of the terminal. ``now``: Unix time. ``tz``, ``jid_tz``: the zones of times, and of jids; None for
+    that of this machine. ``chosen``: the call had arguments, so that nothing found does not mean that there is nothing.
     """
 
     def __init__(
@@ -110,18 +89,12 @@ class Page:
         self._lines: list[str] = []
 
     def text(self) -> str:
-        """Return the whole page."""
         return "\n".join(self._lines)
 
     # -- what is added ------------------------------------------------------------------------------------------------
 
     def line(self, text: str, indent: str = "", most: int | None = None) -> None:
-        """
-        Add a text, on as many lines as it takes.
-
-        :param indent: spaces with which all lines but the first begin.
-        :param most: most lines; an omission is marked.
-        """
+        """Add a text on as many lines as it takes, but at most ``most``. ``indent`` begins all but the first."""
         cleaned = clean(text)
         if most is not None:
             cleaned = cut(cleaned, self.width * (most + 1), middle=False)
@@ -136,11 +109,7 @@ class Page:
             self._lines.append("")
 
     def names(self, head: str, names: Sequence[str], most: int, indent: str = "    ") -> None:
-        """
-        Add names after a head, and the number of names that are left out.
-
-        :param most: most lines.
-        """
+        """Add names after a head, on at most ``most`` lines, and the number of names that are left out."""
         shown = [cut(clean(name), self.width * most) for name in names[: self.width * most // 3 + 1]]
         while True:
             more = f", {ELLIPSIS} and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
@@ -156,11 +125,7 @@ class Page:
         self.table(table.columns, rows)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Row], most: int = ROWS) -> None:
-        """
-        Add a table with a head, unless it has no rows; columns without room are left out, the others shrink.
-
-        :param most: most rows; how many more there are is said.
-        """
+        """Add a table of at most ``most`` rows, if there are any. Columns without room are left out, the others shrink."""
         if not rows:
             return
         cells = [[column.title for column in columns]]
@@ -173,7 +138,6 @@ class Page:
         self.folded(len(rows), most)
 
     def _widths(self, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> dict[int, int]:
-        """Return the width of each column that is shown."""
         widths = {at: max(1, *(min(self.width, width_of(texts[at])) for texts in cells)) for at in range(len(columns))}
         least = {at: min(width, columns[at].least or width) for at, width in widths.items()}
         while _needed(least) > self.width and any(columns[at].rank for at in least):
@@ -205,11 +169,7 @@ class Page:
             self.line(f"{ELLIPSIS} and {left:,} more lines; --out=json shows all")
 
     def next(self, command: str, *others: str) -> None:
-        """
-        Add the last line: what to call next.
-
-        :param others: what may be called instead; functions of the same runner are shown without its name.
-        """
+        """Add what to call next, or instead (``others``, without the runner's name if it is the same)."""
         runner = command.partition(".")[0]
         more = f" (or {', '.join(other.removeprefix(f'{runner}.') for other in others)})" if others else ""
         self.line(f"Next: salt-run {command}{more}", "      ")

@@ -1,4 +1,4 @@
-"""The width and the encoding of the terminal that a stream leads to."""
+"""The width of the terminal that a stream leads to."""
 
 from __future__ import annotations
 
@@ -26,8 +26,3 @@ def width_of_terminal(stream: Any) -> int:
         return os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH
     except (AttributeError, ValueError, OSError):
         return DEFAULT_WIDTH
-
-
-def encoding_of(stream: Any) -> str:
-    """Return the encoding of a stream."""
-    return getattr(stream, "encoding", None) or "utf-8"

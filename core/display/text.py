@@ -47,12 +47,7 @@ def width_of(text: str) -> int:
 
 
 def cut(text: str, width: int, mark: str = ELLIPSIS, middle: bool = True) -> str:
-    """
-    Return a clean text that takes ``width`` columns at the most.
-
-    :param mark: marks the omission.
-    :param middle: leave out the middle of the text, because names often differ at their ends; else leave out the end.
-    """
+    """Return a clean text of ``width`` columns: without its ``middle``, as many names differ at their ends, or its end."""
     if width_of(text) <= width:
         return text
     room = width - width_of(mark)
@@ -70,11 +65,7 @@ def pad(text: str, width: int, right: bool = False) -> str:
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """
-    Return a clean text as lines of at most ``width`` columns, divided between words, unless a word is too long.
-
-    :param indent: spaces with which all lines but the first begin.
-    """
+    """Return lines of at most ``width`` columns, divided between words if possible; all but the first after ``indent``."""
     indent = indent if len(indent) < width // 2 else ""
     line, *parts = (part for word in _words(text) for part in _broken(word, width - len(indent)))
     lines: list[str] = []

@@ -13,10 +13,8 @@ from typing import Any
 
 class Clock:
     """
-    Unix time that is read once, and from then on follows a clock that cannot be set.
-
-    :param unix: the Unix time to begin with, in seconds; now by default.
-    :param steady: returns seconds that only rise. ``offset`` is added to them.
+    Unix time that is read once, and from then on follows a clock that cannot be set. ``unix``: the time to begin with; now
+    by default. ``steady`` returns seconds that only rise; ``offset`` is added to them.
     """
 
     def __init__(self, unix: float | None = None, steady: Callable[[], float] = time.monotonic) -> None:
@@ -29,48 +27,37 @@ class Clock:
 
 
 class Alarm:
-    """
-    One pending deadline on an engine's loop.
-
-    :param loop: the engine's tornado loop.
-    :param clock: the clock by which the deadline is set.
-    :param ring: called on the loop, never before the deadline, once for each deadline that was set.
-    """
+    """A deadline on a loop. ``ring`` is called there, never before the deadline, once for each that was set."""
 
     def __init__(self, loop: Any, clock: Clock, ring: Callable[[], object]) -> None:
         self._loop, self._clock, self._ring = loop, clock, ring
         self._timer: Any = None
-        self._due: float | None = None
-
-    @property
-    def due(self) -> float | None:
-        """The deadline in Unix seconds, or None."""
-        return self._due
+        self.due: float | None = None  # the deadline in Unix seconds
 
     def set(self, due: float | None) -> None:
         """Replace the deadline; None for none. The same deadline again costs nothing."""
-        if due == self._due:
+        if due == self.due:
             return
         self._stop()
-        self._due = due
+        self.due = due
         if due is not None:
             self._wait(due)
 
     def close(self) -> None:
         """Drop the deadline. A new one can be set."""
         self._stop()
-        self._due = None
+        self.due = None
 
     def _wait(self, due: float) -> None:
         self._timer = self._loop.call_later(max(0.0, due - self._clock.now()), self._wake)
 
     def _wake(self) -> None:
-        due, self._timer = self._due, None
+        due, self._timer = self.due, None
         # The loop may call a moment early.
         if due is not None and due > self._clock.now():
             self._wait(due)
             return
-        self._due = None
+        self.due = None
         self._ring()
 
     def _stop(self) -> None:

@@ -41,10 +41,7 @@ class Follower(Protocol):
     """Reads the log."""
 
     def functions_of(self, jid: str, minion: str) -> str | None:
-        """
-        Return the functions of a job whose return by ``minion`` would change anything, joined by commas; None if it would
-        change nothing. Called for each return on the bus.
-        """
+        """Return a job's functions, with commas, if a return by ``minion`` changes anything. Called for each on the bus."""
 
     def wake(self) -> None:
         """There is something to read."""
@@ -52,11 +49,9 @@ class Follower(Protocol):
 
 def why_unproven(opts: Mapping[str, Any]) -> str:
     """
-    Return why stored returns are no better evidence than events; empty if they are.
-
-    They are better evidence if only the master writes them, from returns (``salt.utils.job.store_job``): anyone can
-    fire an event, but a return comes from an authenticated minion, or from a syndic. The job cache must also be able
-    to read the return of one minion alone; others read all returns of the job each time.
+    Return why stored returns are no better evidence than events, which anyone can fire; empty if they are: if only the
+    master writes them (``salt.utils.job.store_job``), from authenticated minions or a syndic. The job cache must also be
+    able to read the return of one minion alone; others read all returns of the job each time.
     """
     name = opts.get("master_job_cache", "local_cache")
     if opts.get("ext_job_cache"):
@@ -72,12 +67,8 @@ def why_unproven(opts: Mapping[str, Any]) -> str:
 
 class Feeder:
     """
-    A Listener of the bus.
-
-    :param cache: the job cache; used in ``worker`` only, and ``writer`` too.
-    :param asks: tells whether the returns of a job are answers to an open question.
-    :param unproven: why events count as they are; empty if they do not.
-    :param now: returns seconds that only ever rise.
+    A Listener of the bus. ``cache`` and ``writer`` are used in ``worker`` only. ``asks`` tells whether returns of a job are
+    answers to an open question. ``unproven``: why events count as they are; empty if they do not.
     """
 
     def __init__(
@@ -94,9 +85,8 @@ class Feeder:
     ) -> None:
         self._loop, self._cache, self._worker, self._writer, self._now = loop, cache, worker, writer, now
         self._follower, self._asks, self._believes = follower, asks, bool(unproven)
-        self._heard: dict[
-            tuple[str, str], tuple[int, float]
-        ] = {}  # (jid, minion): how many looks, and when the next is due
+        # (jid, minion): how many looks, and when the next is due
+        self._heard: dict[tuple[str, str], tuple[int, float]] = {}
         self._is_looking = False
         self._quiet = Quiet(log)
         if unproven:
@@ -104,7 +94,6 @@ class Feeder:
         bus.tell_too(self)
 
     def wants(self, tag: str) -> bool:
-        """Whether an event is a return that would change anything."""
         parts = events.parts_of_job(tag)
         return parts is not None and parts[1] == "ret" and self._waits_for(parts[0], parts[2])
 
@@ -112,13 +101,13 @@ class Feeder:
         return self._follower.functions_of(jid, minion) is not None or self._asks(jid)
 
     def handle(self, tag: str, data: Any) -> None:
-        """Take an event."""
         fact = events.fact_of(tag, data)
         if isinstance(fact, events.JobReturned):
             asked = self._asks(fact.jid)
             if self._believes:
                 if asked or fact.fun == self._follower.functions_of(fact.jid, fact.minion):
-                    self._loop.spawn_callback(self._write, return_of(fact.jid, fact.minion, data, asked))
+                    record = return_of(fact.jid, fact.minion, data, asked)
+                    self._loop.spawn_callback(self._write, self._writer.append, record)
             elif len(self._heard) < MOST_WAITING:
                 self._heard.setdefault((fact.jid, fact.minion), (0, self._now() + AGAIN[0]))
                 if not self._is_looking:
@@ -126,19 +115,12 @@ class Feeder:
                     self._loop.spawn_callback(self._look)
 
     def on_gap(self) -> None:
-        """Events may have been lost."""
-        self._loop.spawn_callback(self._write)
+        """Events may have been lost: note a gap in the log."""
+        self._loop.spawn_callback(self._write, self._writer.leave_gap)
 
-    async def _write(self, *records: Returned) -> None:
-        """Append records; a gap if there are none."""
-        await self._worker.call(self._append, records)
+    async def _write(self, work: Callable[..., object], *args: Any) -> None:
+        await self._worker.call(work, *args)
         self._follower.wake()
-
-    def _append(self, records: tuple[Returned, ...]) -> None:
-        for record in records:
-            self._writer.append(record)
-        if not records:
-            self._writer.leave_gap()
 
     # -- the job cache ------------------------------------------------------------------------------------------------
 
@@ -181,7 +163,7 @@ class Feeder:
                 jid, "Job %s: what the bus tells is not in the job cache and does not count: %s", jid, shown
             )
         if records := [self._record_of(jid, minion, data) for minion, data in found.items() if data]:
-            await self._write(*records)
+            await self._write(lambda: [self._writer.append(record) for record in records])
 
     def _record_of(self, jid: str, minion: str, data: Mapping[str, Any]) -> Returned:
         # Salt's job caches keep the return alone, which counts as one of the job's functions.

@@ -1,6 +1,4 @@
-"""
-The findings of the doctors that are the same for every engine: one sentence for each. Nothing is changed here.
-"""
+"""The findings of the doctors that are the same for every engine. Nothing is changed here."""
 
 from __future__ import annotations
 
@@ -8,46 +6,49 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from saltext.jobs.core.advice import Advice, examined
 from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_files
 from saltext.jobs.core.engine import masters, requests
 from saltext.jobs.core.engine.feeder import why_unproven
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
+from saltext.jobs.core.findings import Finding, advice, examined, fault
 from saltext.jobs.core.options import is_configured
 from saltext.jobs.core.site import site_of
 
 #: Seconds by which a master's clock may differ from the site's.
 SKEW = 2.0
+#: Findings that say why an engine does not run: the log says no more.
+_CAUSES = frozenset({"cannot-start", "engine-off"})
 
 
-def examine(opts: Mapping[str, Any], engine: str, own: Iterable[str], **more: Any) -> dict[str, Any]:
+def examine(opts: Mapping[str, Any], engine: str, own: Iterable[Finding], **more: Any) -> dict[str, Any]:
     """
-    Return what the doctor of an engine returns: how the engine stands, with ``more``, and what was found.
-
-    :param own: the findings about the engine's own options and work. Where that raises, it becomes a finding.
+    Return what the doctor of an engine returns: how the engine stands, with ``more``, and what was found. ``own``: the
+    findings about the engine's own options and work; if that raises, it becomes a finding.
     """
     found = around(opts, engine)
     try:
+        site_of(opts).tables.open()
         for finding in own:
             found.append(finding)
-    except SettingsError as exc:
-        found.append(f"the engine does not start: {exc}")
+    except (SettingsError, StateError) as exc:
+        found.append(fault("cannot-start", f"the engine does not start: {exc}"))
     except EngineAbsent as exc:
-        found.append(str(exc))
+        found.append(fault("engine-silent", str(exc)))
     except OSError as exc:
-        found.append(f"not all that the engine works on can be read: {exc}")
-    return examined({**requests.leading(opts, engine), "engine": is_well(opts, engine), **more}, found)
+        found.append(fault("unreadable", f"not all that the engine works on can be read: {exc}"))
+    if _CAUSES.intersection(finding.code for finding in found):
+        found = [finding for finding in found if finding.code != "engine-down"]
+    return examined({**requests.leading(opts, engine), "engine": is_well(opts, engine), **more}, found, engine)
 
 
-def around(opts: Mapping[str, Any], engine: str) -> list[str]:
+def around(opts: Mapping[str, Any], engine: str) -> list[Finding]:
     """Return the findings about an engine's process, files, disk and masters, and about how the master is configured."""
     site = site_of(opts)
     path = site.path(engine)
     kept = [] if path is None else [path, pathlib.Path(site.tables.place)]
     return [
         *about_engine(opts, engine),
-        *_about_database(opts),
         *_about_folders(opts, kept),
         *(about_disk(path) if path is not None else ()),
         *_about_cluster(opts),
@@ -60,37 +61,33 @@ def is_well(opts: Mapping[str, Any], engine: str) -> bool:
     return requests.is_running(opts, engine) and not requests.silent_for(opts, engine)
 
 
-def about_engine(opts: Mapping[str, Any], engine: str) -> list[str]:
+def about_engine(opts: Mapping[str, Any], engine: str) -> list[Finding]:
     """Return a finding if an engine does not run, hangs, or runs as another user or version."""
     process, user = requests.process_of(opts, engine), str(opts.get("user") or "root")
     if not requests.is_running(opts, engine):
         if not is_configured(opts, engine):
-            return [Advice(f"no {engine} engine runs, and none is configured: add it to `engines:` if it is wanted")]
-        return [f"no {engine} engine runs: look for it in the master's log"]
+            told = f"no {engine} engine runs, and none is configured"
+            return [advice("engine-unconfigured", told, "add it to `engines:` if it is wanted")]
+        return [fault("engine-down", f"no {engine} engine runs", "look for it in the master's log")]
     silent = requests.silent_for(opts, engine)
     if silent:
-        return [
-            f"the {engine} engine has not answered for {silent:.0f} s: it hangs or is stopped; see the master's log"
-        ]
+        told = f"the {engine} engine has not answered for {silent:.0f} s: it hangs or is stopped"
+        return [fault("engine-hangs", told, "see the master's log")]
     if process is not None and process.user != user:
         site = site_of(opts)
         return [
-            f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}, who cannot read "
-            f"the engine's files: end that process, and make {user} the owner of {site.path(engine) or site.place}"
+            fault(
+                "engine-user",
+                f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}, who cannot "
+                "read the engine's files",
+                f"end that process, and make {user} the owner of {site.path(engine) or site.place}",
+            )
         ]
     other = requests.other_version(opts, engine)
-    return [other] if other else []
+    return [fault("engine-version", other)] if other else []
 
 
-def _about_database(opts: Mapping[str, Any]) -> list[str]:
-    try:
-        site_of(opts).tables.open()
-    except (StateError, OSError) as exc:
-        return [f"the engine does not start: {exc}"]
-    return []
-
-
-def _about_folders(opts: Mapping[str, Any], kept: Sequence[pathlib.Path]) -> list[str]:
+def _about_folders(opts: Mapping[str, Any], kept: Sequence[pathlib.Path]) -> list[Finding]:
     """Return at most one finding about who may read what the master keeps to itself, or write above it."""
     user, cachedir = str(opts.get("user") or "root"), pathlib.Path(opts["cachedir"])
     found = [finding for path in kept if path.exists() for finding in about_files(user, path)]
@@ -99,17 +96,20 @@ def _about_folders(opts: Mapping[str, Any], kept: Sequence[pathlib.Path]) -> lis
     return found[:1]
 
 
-def _about_cluster(opts: Mapping[str, Any]) -> list[str]:
+def _about_cluster(opts: Mapping[str, Any]) -> list[Finding]:
     is_one = opts.get("cluster_isolated_filesystem") or opts.get("saltext_jobs_site")
     if not opts.get("cluster_id") or is_one:
         return []
     return [
-        "no other master of this cluster can take over what this one has begun: set `saltext_jobs_site: postgresql` on all "
-        "of them, or cluster_isolated_filesystem if each is to keep its own"
+        fault(
+            "cluster",
+            "no other master of this cluster can take over what this one has begun",
+            "set `saltext_jobs_site: postgresql` on all of them, or cluster_isolated_filesystem if each is to keep its own",
+        )
     ]
 
 
-def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
+def about_masters(opts: Mapping[str, Any], engine: str) -> list[Finding]:
     """Return findings about differences between the masters of a site, about the site, and if none stands by."""
     site, here = site_of(opts), str(opts.get("id") or "")
     try:
@@ -117,52 +117,57 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[str]:
         found, ours = list(site.doubts()), masters.described(opts)
         leader = requests.process_of(opts, engine)
     except OSError as exc:
-        return [f"the state of the masters cannot be read: {exc}"]
+        return [fault("masters-unreadable", f"the state of the masters cannot be read: {exc}")]
     alike = {"version": "saltext-jobs", "salt": "Salt", "job_cache": "the job cache"}
     for master in there:
         name = master.name
         if abs(master.ahead) > SKEW:
-            ahead = f"the clock of the master {name} differs from that of {site.place} by {abs(master.ahead):.0f} s"
-            found.append(f"{ahead}: set both by one time server")
+            told = f"the clock of the master {name} differs from that of {site.place} by {abs(master.ahead):.0f} s"
+            found.append(fault("clock", told, "set both by one time server"))
         if name == here:
             continue
         found += [
-            f"{what} is {getattr(master, field)} on the master {name}, and {ours[field]} on this one, {here}: all masters "
-            "of a site need the same; after a change restart the master"
+            fault(
+                "masters-differ",
+                f"{what} is {getattr(master, field)} on the master {name}, and {ours[field]} on this one, {here}",
+                "all masters of a site need the same; after a change restart the master",
+            )
             for field, what in alike.items()
             if getattr(master, field) != ours[field]
         ]
         if master.keys != ours["keys"]:
-            found.append(
-                f"the masters {name} and {here} have not accepted the keys of the same minions: accept them on both, or a "
-                "batch fails on minions that the leading one does not know"
-            )
+            told = f"the masters {name} and {here} have not accepted the keys of the same minions"
+            do = "accept them on both, or a batch fails on minions that the leading one does not know"
+            found.append(fault("keys-differ", told, do))
     is_several = opts.get("saltext_jobs_site") and engine != JOB_RECORDER
     if leader and is_several and not any(master.name != leader.master for master in there):
-        found.append(
-            Advice(
-                f"no master is known to stand by for {engine}: if {leader.master} dies, the engine's work stops until that "
-                "master is back"
-            )
-        )
+        told = f"if {leader.master} dies, the engine's work stops until that master is back"
+        do = "start the others: after the death of all masters of a cluster Salt 3008 publishes nothing until each is back"
+        found.append(advice("no-standby", f"no master is known to stand by for {engine}: {told}", do))
     return found
 
 
-def about_returns(opts: Mapping[str, Any]) -> list[str]:
+def about_returns(opts: Mapping[str, Any]) -> list[Finding]:
     """Return a finding if a forged return could be counted, or if the master stores no return."""
     if unproven := why_unproven(opts):
-        return [f"a return or an answer that a minion forges on the bus counts as genuine: {unproven}"]
+        told = f"a return or an answer that a minion forges on the bus counts as genuine: {unproven}"
+        return [fault("returns-unproven", told)]
     if opts.get("require_minion_sign_messages") and not opts.get("signing_algorithm"):
         return [
-            "this master stores no return of any minion: with require_minion_sign_messages it also needs signing_algorithm, "
-            "for which Salt has no default on masters: set it to that of the minions (PKCS1v15-SHA1 unless they set another)"
+            fault(
+                "returns-refused",
+                "this master stores no return of any minion: with require_minion_sign_messages it also needs "
+                "signing_algorithm, for which Salt has no default on masters",
+                "set it to that of the minions (PKCS1v15-SHA1 unless they set another)",
+            )
         ]
     if opts.get("require_minion_sign_messages") and opts.get("drop_messages_signature_fail"):
         return []
     return [
-        Advice(
+        advice(
+            "returns-unsigned",
             "an accepted minion can store returns in the name of others, unless all minions sign (minion_sign_messages) and "
             "the master drops the rest (require_minion_sign_messages, drop_messages_signature_fail, signing_algorithm); but "
-            "then Salt drops some genuine returns too, when it renews its key"
+            "then Salt drops some genuine returns too, when it renews its key",
         )
     ]

@@ -1,15 +1,14 @@
 """
 Which masters have an engine, and which of them leads; and how an engine waits for the lead, and holds it.
 
-Only the lock or the lease says which master leads. Besides, each master's engine says every ten seconds that it is there,
-in a row of its own. If that is old, the master may be gone, or cut off from the server.
+Only the lock or the lease says which master leads. Besides, each master's engine says every ten seconds, in its own row,
+that it is there. If that is old, the master may be gone, or cut off from the server.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -38,32 +37,25 @@ LED = (JOB_RECORDER, JOB_RETRY, BATCH_MANAGER)
 KNOWN = requests.SILENT
 #: Seconds of silence after which a master is forgotten.
 _FORGOTTEN = 86400.0
-#: Of the names under which masters say that they are there.
+#: The group (``meta.below``) in which each master has a value by its id.
 _GROUP = "masters"
 
 
 class Master(NamedTuple):
-    """
-    What the engine of a master has said of itself, until it ended.
-
-    ``keys``: a digest of the accepted minions, in a site of several masters. ``silent``: seconds since it said this.
-    ``ahead``: seconds by which its clock was ahead of the site's. ``refused``: how often it was kept from doing something
-    because it did not lead, or could not tell whether it did.
-    """
+    """What the engine of a master has said of itself, until it ended."""
 
     name: str
     host: str
     version: str
     salt: str
     job_cache: str
-    keys: str
-    refused: int
-    silent: float
-    ahead: float
+    keys: str  # a digest of the accepted minions, in a site of several masters
+    refused: int  # how often it was kept from doing something because it did not lead, or could not tell
+    silent: float  # seconds since it said this
+    ahead: float  # seconds by which its clock was ahead of the site's
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known to be there."""
         return self.silent <= KNOWN
 
 
@@ -89,7 +81,7 @@ def say(opts: Mapping[str, Any], tables: Tables, engine: str, refused: int, wall
 
 
 def forget(tables: Tables, engine: str, master: str) -> None:
-    """The engine of a master has ended. :raises OSError:"""
+    """Remove what the engine of a master has said, as it has ended. :raises OSError:"""
     meta.keep(tables, engine, f"{_GROUP}/{master}", None)
 
 
@@ -158,11 +150,8 @@ def _state(master: Master, leader: str) -> str:
 
 class Seat:
     """
-    An engine's place among those of all masters: it waits for the lead, holds it, and leaves it when its process ends.
-
-    :param lease: the lead, for this process.
-    :param fire: puts an event on this master's bus: (tag, data).
-    :param steady: returns seconds that only rise; ``wall``: Unix time.
+    An engine's place among those of all masters: it takes the lead, holds it, and leaves it when its process ends. ``fire``
+    puts an event (tag, data) on this master's bus.
     """
 
     def __init__(
@@ -172,41 +161,29 @@ class Seat:
         site: Site,
         lease: Lease,
         fire: Callable[[str, dict[str, Any]], None],
-        steady: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.lease = lease
-        self._opts, self._engine, self._fire = opts, engine, fire
-        self._steady, self._wall = steady, wall
-        self._tables = site.tables
-        self._said_at = -math.inf
+        self._opts, self._engine, self._tables = opts, engine, site.tables
+        self._fire, self._wall = fire, wall
         self._is_up = True
 
     def take(self) -> bool:
-        """
-        Take the lead if no process has it, and tell whether this process has it now; if not, say that it stands by.
-
-        :raises OSError, StateError: as the lease does.
-        """
+        """Take the lead if no process has it, and tell whether this one has it now. :raises OSError, StateError:"""
         if not self.lease.take():
-            self.say()
             return False
-        self._after_taking()
-        self.say(at_once=True)
-        return True
-
-    def _after_taking(self) -> None:
+        self.say()
         before, leader = self.lease.predecessor, self.lease.leader
-        if before is None or leader is None or before.master == leader.master:
-            return
-        log.warning("The %s engine takes over from process %s", self._engine, before)
-        with contextlib.suppress(OSError):  # it is listed until it has been silent for long
-            forget(self._tables, self._engine, before.master)
-        data = {"engine": self._engine, "master": leader.master, "former": before.master, "epoch": leader.epoch}
-        try:
-            self._fire(events.taken_over_tag(self._engine), data)
-        except Exception as exc:  # Salt's client raises many kinds
-            log.debug("The bus was not told who leads the %s engine: %s", self._engine, exc)
+        if before is not None and leader is not None and before.master != leader.master:
+            log.warning("The %s engine takes over from process %s", self._engine, before)
+            with contextlib.suppress(OSError):  # it is listed until it has been silent for long
+                forget(self._tables, self._engine, before.master)
+            data = {"engine": self._engine, "master": leader.master, "former": before.master, "epoch": leader.epoch}
+            try:
+                self._fire(events.taken_over_tag(self._engine), data)
+            except Exception as exc:  # Salt's client raises many kinds
+                log.debug("The bus was not told who leads the %s engine: %s", self._engine, exc)
+        return True
 
     def beat(self) -> None:
         """Say that this process, which leads, is alive. If it cannot, it seems to hang, and the log names the fault."""
@@ -215,19 +192,17 @@ class Seat:
         except OSError:
             self._is_up = False
         else:
-            self.say(at_once=True)
+            self.say()
 
-    def say(self, at_once: bool = False) -> None:
-        """Say that the engine is there; unless ``at_once``, only every ``BEAT`` seconds."""
-        began = self._steady()
-        if not at_once and began - self._said_at < requests.BEAT:
-            return
+    def say(self) -> bool:
+        """Say that the engine is there, and tell whether that was possible."""
         try:
             say(self._opts, self._tables, self._engine, self.lease.refused, self._wall)
-            self._said_at, self._is_up = began, True
+            self._is_up = True
         except OSError as exc:
             self._is_up = False
             log.debug("The %s engine cannot say that it is there: %s", self._engine, exc)
+        return self._is_up
 
     def metrics(self) -> Figures:
         """Return the figures of the lead, which the engine of each master has."""

@@ -1,8 +1,7 @@
 """
 What every engine process does around its work: take the lead, run a loop until the process ends, and write its figures into
-a file for the textfile collector of Prometheus' node_exporter.
-
-Salt's master restarts an engine as soon as its start() returns. So an engine that has nothing to do must wait.
+a file for the textfile collector of Prometheus' node_exporter. Salt's master restarts an engine as soon as its start()
+returns, so an engine that has nothing to do must wait.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ log = lines.logger(__name__)
 
 #: Seconds between two looks at a lock that another process holds.
 _RETRY = 1.0
-#: Seconds between two looks for requests that were made at other masters.
-_REQUESTS = 0.5
 #: Seconds between two writes of the file with the figures.
 INTERVAL = 15.0
 
@@ -47,16 +44,11 @@ S = TypeVar("S", bound=EngineSettings)
 class App(Protocol):
     """An engine's work on a loop."""
 
-    #: Filled while the engine runs.
-    history: History
     #: Carries out the requests of runners. The verbs that every engine has are added to it.
     service: Service
 
     def start(self) -> None:
         """Begin; called once, on the loop."""
-
-    def take_requests(self) -> None:
-        """Carry out what runners have asked for."""
 
     def metrics(self) -> Figures:
         """Return the engine's figures."""
@@ -95,10 +87,8 @@ def _master_begun() -> int | None:
 
 def run(opts: Mapping[str, Any], name: str, read: Callable[[], S], build: Callable[[S, Any, Lease], App]) -> None:
     """
-    Run an engine until its process is stopped, or another one has taken over.
-
-    :param read: returns the engine's options, or raises SettingsError.
-    :param build: makes the engine's App from its options, the loop and the Lease that this process holds.
+    Run an engine until its process is stopped, or another one has taken over. ``read`` returns the engine's options, or
+    raises SettingsError. ``build`` makes its App from these, the loop and the Lease that this process holds.
     """
     try:
         settings = read()
@@ -122,14 +112,12 @@ def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App],
         app = build(loop, lease)
         stack.callback(app.close)
         loop.add_callback(app.start)
-        if site.tables.is_far:  # another master's bus does not tell of them
-            loop.add_callback(_every, loop, _REQUESTS, app.take_requests)
 
         def metrics() -> Figures:
             return {**app.metrics(), **seat.metrics()}
 
-        history = app.history
-        app.service.also({"metrics": lambda _: figures_of(metrics()), "history": lambda _: history.told()})
+        history = History()
+        app.service.verbs |= {"metrics": lambda _: figures_of(metrics()), "history": lambda _: history.told()}
         if report is not None:
             worker = Worker(loop)
             stack.callback(worker.close)
@@ -156,8 +144,8 @@ def _every(loop: Any, seconds: float, call: Callable[[], object]) -> None:
 
 
 def _lead(opts: Mapping[str, Any], name: str, seat: Seat, report: Report | None) -> Lease:
-    """Wait until no other process works as this engine, and return the lead."""
-    told, written_at = "", -math.inf
+    """Wait until no other process works as this engine, saying that this one stands by, and return the lead."""
+    told, said_at = "", -math.inf
     while True:
         try:
             if seat.take():
@@ -168,9 +156,10 @@ def _lead(opts: Mapping[str, Any], name: str, seat: Seat, report: Report | None)
         if why != told:
             log.warning("The %s engine waits for its turn: %s", name, why)
             told = why
-        if report is not None and time.monotonic() - written_at >= INTERVAL:
-            written_at = time.monotonic()
-            report.write(seat.metrics())
+        if time.monotonic() - said_at >= requests.BEAT:
+            said_at = time.monotonic() if seat.say() else said_at
+            if report is not None:
+                report.write(seat.metrics())
         time.sleep(_RETRY)
 
 
@@ -185,12 +174,7 @@ def _why_it_waits(opts: Mapping[str, Any], name: str) -> str:
 
 
 class Report:
-    """
-    Writes an engine's figures into a file, which stays with the time of the last write in it.
-
-    :param folder: the directory that the collector reads. It must be there.
-    :param wall: returns Unix time.
-    """
+    """Writes an engine's figures into a file in ``folder``, which the collector reads, with the time of the last write."""
 
     def __init__(self, folder: str, engine: str, wall: Callable[[], float] = time.time) -> None:
         self._path = pathlib.Path(os.path.expanduser(folder), f"saltext_jobs_{engine}.prom")

@@ -1,9 +1,6 @@
 """
-Reads the log: what the masters of a site have done. An event proves nothing: any accepted minion can fire one in another's
-name.
-
-The log has each publish, and the first return of each minion. So it does not matter what the bus tells or loses: an event
-only makes the engine read the log sooner. With another job cache ``feeder.py`` writes the log.
+Reads the log: what the masters of a site have done. An event only makes the engine read the log sooner: it proves nothing,
+as any accepted minion can fire one in another's name. With another job cache ``feeder.py`` writes the log.
 
 It must never conclude from a missing record that there was no return: if the log may lack records, the listener is told.
 """
@@ -22,7 +19,7 @@ from saltext.jobs.core.site import Log
 
 log = lines.logger(__name__)
 
-#: Longest pause in seconds between two looks at the log; and while the listener waits for nothing that it may tell.
+#: Longest pause in seconds between two looks at the log; and the same while the listener ``is_idle``.
 POLL, IDLE = 0.5, 5.0
 #: Seconds from an event to the record: the master fires the event before it stores the return.
 STORED = 0.03
@@ -50,12 +47,7 @@ class Listener(Protocol):
 
 
 class Proof:
-    """
-    :param loop: the engine's tornado loop.
-    :param clock: the clock by which deadlines are set.
-    :param tail: reads the log of the masters; in a thread of its own if it is on a server.
-    :param poll: longest pause in seconds between two looks at the log. Each look that finds nothing doubles the pause.
-    """
+    """``tail`` reads the log, in a thread if it is far. ``poll``: longest pause in seconds between two looks at the log."""
 
     def __init__(self, loop: Any, clock: Clock, tail: Log, listener: Listener, poll: float = POLL) -> None:
         self._clock, self._tail, self._listener, self._poll = clock, tail, listener, poll
@@ -64,28 +56,17 @@ class Proof:
         self._after_gap, self._searched_at = Alarm(loop, clock, self._search_after_gap), -GAP_PAUSE
         self._is_open = False
         self._quiet = Quiet(log)
-        #: The place in the log before which all records have been told; None if that is not known.
-        self.position = tail.position
-
-    @property
-    def reads_log(self) -> bool:
-        """Whether there was a log at the last look."""
-        return self._tail.there
+        self.position = tail.position  # all records before it have been told; None if that is not known
+        self.doubts = 0  # how often the log could not be read, or may lack records
 
     def start(self) -> str:
-        """
-        Begin to read the log where ``tail`` begins.
-
-        :return: why earlier records may be missing; then the caller must look for what they would have told. Empty if none
-            are missing.
-        """
+        """Begin where ``tail`` begins. Returns why the caller must look for earlier records; empty if it need not."""
         self._is_open = True
         news = self._look()
         self._take(news)
         return "it cannot be read" if news is None else news.gap
 
     def close(self) -> None:
-        """Stop all reading and looking."""
         self._is_open = False
         self._next_read.close()
         self._after_gap.close()
@@ -111,6 +92,7 @@ class Proof:
         if not self._is_open:
             return False
         self._take(news)
+        self.doubts += news is None or bool(news.gap)
         if news is not None and news.gap:
             self._quiet.warning("gap", "The log may lack records, so the job cache is searched: %s", news.gap)
             self._after_gap.set(max(self._clock.now(), self._searched_at + GAP_PAUSE))
@@ -124,7 +106,7 @@ class Proof:
             return None
 
     def _take(self, news: News | None) -> None:
-        """Say when the log is read next, and tell what it has."""
+        """Tell what the log has, and say when it is read next."""
         if news is None:
             self._pause = self._poll
             self._next_read.set(self._clock.now() + self._pause)

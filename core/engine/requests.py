@@ -1,8 +1,6 @@
 """
-How a runner asks an engine for something: a row in the database (``core/ledger/requests.py``), and a wake-up on the bus.
-
-The row is the request. The wake-up carries no data, so an engine cannot be controlled over the bus. A request waits
-while the engine is down. An engine that finds a taken request after a restart must give the same answer as before.
+How a runner asks an engine for something: by a row in the database (``core/ledger/requests.py``). So no event on the bus
+controls an engine, and a request waits while the engine is down. The engine's side is ``service.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import contextlib
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgpack
@@ -21,10 +19,9 @@ from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk import stored
-from saltext.jobs.core.disk.lease import Leader, Lease
+from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused
 from saltext.jobs.core.ledger.requests import Requests
-from saltext.jobs.core.master import events
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.version import VERSION
 
@@ -32,8 +29,6 @@ log = lines.logger(__name__)
 
 #: Seconds between two signs of life of an engine, and seconds without one after which it looks dead.
 BEAT, SILENT = 10.0, 35.0
-#: Seconds after which an answer that nobody fetched is removed.
-_STALE = 3600.0
 #: Seconds between two looks for an answer: the shortest, and the longest.
 _POLL, _SLOWEST = 0.02, 0.2
 
@@ -46,8 +41,7 @@ def is_running(opts: Mapping[str, Any], engine: str) -> bool:
 def silent_for(opts: Mapping[str, Any], engine: str) -> float:
     """Return for how many seconds a running engine has shown no sign of life; 0 for up to ``SILENT``, or if not known."""
     lead = site_of(opts).lead(engine)
-    silent = lead.silent or 0.0 if lead is not None else 0.0
-    return silent if silent > SILENT else 0.0
+    return lead.silent if lead is not None and lead.silent is not None and lead.silent > SILENT else 0.0
 
 
 def other_version(opts: Mapping[str, Any], engine: str) -> str:
@@ -71,73 +65,13 @@ def driver_of(opts: Mapping[str, Any], engine: str) -> str | None:
 
 
 def leading(opts: Mapping[str, Any], engine: str) -> dict[str, Any]:
-    """
-    Return ``{"engine": whether one runs, "process": which one, on which machine and of which master, "since": when it took
-    the lead, in Unix time}``; None for what is not known.
-    """
+    """Return ``engine`` (whether one runs), ``process`` (and its machine and master), ``since`` (Unix time), or None."""
     lead = site_of(opts).lead(engine)
     process = lead.process if lead is not None else None
     return {"engine": lead is not None, "process": process and str(process), "since": process and process.since}
 
 
-class Inbox:
-    """The engine's side of requests. :param lease: by which this process leads; None if no other process could lead."""
-
-    def __init__(self, opts: Mapping[str, Any], engine: str, lease: Lease | None = None) -> None:
-        self.engine, self._requests = engine, Requests(site_of(opts).tables, engine, lease)
-        #: Writes the answer to a request. If it does so later, it must do so in the end.
-        self.write: Callable[[str, bytes], None] = self._requests.answer
-        self._underway: set[str] = set()  # taken by this process, and not answered
-
-    def take(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """
-        Take each waiting request, oldest first, and yield its id and content.
-
-        Requests that were taken before and not answered come first, with a key ``again``: they may have been carried out
-        already, and lack only the answer. A damaged request is refused.
-        """
-        try:
-            found = self._requests.open()
-            self._underway.intersection_update(each.id for each in found)
-            for request_id, taken, body in found:
-                if request_id in self._underway or not (taken or self._requests.take(request_id)):
-                    continue
-                self._underway.add(request_id)
-                request = _content_of(body)
-                if request is not None:
-                    yield request_id, {**request, "again": True} if taken else request
-                    continue
-                log.error("A request to the %s engine is damaged, and is refused: %s", self.engine, request_id)
-                self.refuse(request_id, "The request is damaged")
-        except OSError as exc:
-            log.error("The requests cannot be taken now; trying again later: %s", exc)
-
-    def answer(self, request_id: str, value: Any) -> None:
-        """Give the result of a request. :raises OSError:"""
-        self._finish(request_id, {"value": value})
-
-    def refuse(self, request_id: str, message: str, for_now: bool = False) -> None:
-        """Give the reason why a request is not carried out; ``for_now``: the same one may be, later. :raises OSError:"""
-        self._finish(request_id, {"error": message, "for_now": for_now})
-
-    def postpone(self, request_id: str) -> None:
-        """Have a request taken again with the next ones; it then has the key ``again``."""
-        self._underway.discard(request_id)
-
-    def sweep(self, now: float) -> None:
-        """Remove answers that nobody has fetched for long."""
-        with contextlib.suppress(OSError):
-            self._requests.sweep(now - _STALE)
-
-    def _finish(self, request_id: str, reply: dict[str, Any]) -> None:
-        try:
-            self.write(request_id, salt.payload.dumps(reply))
-        except Exception:
-            self._underway.discard(request_id)  # it is taken again: by this process, or by one that leads by now
-            raise
-
-
-def _content_of(body: bytes) -> dict[str, Any] | None:
+def content_of(body: bytes) -> dict[str, Any] | None:
     """Return what is packed in a row; None if it is damaged."""
     try:
         found = stored.loads(body)
@@ -150,24 +84,21 @@ def ask(
     opts: Mapping[str, Any], engine: str, request: Mapping[str, Any], patience: float | None = None, keep: bool = False
 ) -> Any:
     """
-    Leave a request for an engine, wake it, and return its answer.
-
-    A Ctrl-C withdraws the request, unless the engine has taken it, or ``keep`` is set. The CommandExecutionError that
-    follows says what becomes of the request.
+    Leave a request for an engine, and return its answer. A Ctrl-C withdraws the request, unless the engine has taken it, or
+    ``keep`` is set.
 
     :param patience: seconds to wait; by default those of the site.
-    :param keep: leave the request for an engine that does not answer, instead of withdrawing it. If the engine is down, None
-        is returned, and the engine takes the request when it starts.
-    :raises CommandExecutionError: with the engine's reason, when it refuses. (A SaltInvocationError would not make
-        ``salt-run`` fail: Salt takes it for a question about usage.)
+    :param keep: leave the request for an engine that does not answer. If the engine is down, None is returned, and the
+        engine takes the request when it starts.
+    :raises CommandExecutionError: with the engine's reason, when it refuses, and after a Ctrl-C. (A SaltInvocationError
+        would not make ``salt-run`` fail: Salt takes it for a question about usage.)
     :raises NotNow: when the request cannot be written, or the engine refuses it because something fails.
     :raises Refused: for a request that cannot be written so that it can be read.
-    :raises EngineAbsent: when the engine is of another version, unless ``keep`` is set; and when no answer comes in time.
-        Then the message says what becomes of the request.
+    :raises EngineAbsent: when the engine is of another version, unless ``keep`` is set; and when no answer comes in time,
+        with what becomes of the request.
     """
     other = other_version(opts, engine)
-    # Every version can read a kept request (a stop, a pause, a change of the queue). Such a request must not wait for a
-    # restart.
+    # Every version can read a kept request (a stop, a pause, a change of the queue), which must not wait for a restart.
     if other and not keep:
         raise EngineAbsent(f"{other[0].upper()}{other[1:]}")
     try:
@@ -185,7 +116,6 @@ def ask(
         if keep and not is_running(opts, engine):
             log.warning("The %s engine is not running; it will carry out the request when it starts", engine)
             return None
-        _wake(opts, engine)
         reply = _await_reply(asked, request_id, site.patience if patience is None else patience)
         if reply is None:
             reply = _give_up(opts, engine, asked, request_id, keep)
@@ -202,11 +132,7 @@ def ask(
 
 
 def history(opts: Mapping[str, Any], engine: str) -> Any:
-    """
-    Return the figures that an engine has kept; see ``core.metrics.History``.
-
-    :raises EngineAbsent: at once if no engine runs; otherwise as ``ask``.
-    """
+    """Return the figures that an engine has kept (``core.metrics.History``). :raises EngineAbsent: if none runs."""
     if not is_running(opts, engine):
         raise EngineAbsent(f"No {engine} engine runs on this master")
     return ask(opts, engine, {"do": "history"})
@@ -216,22 +142,17 @@ def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
     """Return the requests that an engine has not answered yet, oldest first, without unreadable ones."""
     found = []
     with contextlib.suppress(OSError):
-        found = [_content_of(each.body) for each in Requests(site_of(opts).tables, engine).open()]
+        found = [content_of(each.body) for each in Requests(site_of(opts).tables, engine).open()]
     return [request for request in found if request is not None]
 
 
 def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> None:
-    """
-    Leave a request for an engine and wake it, without waiting for its answer.
-
-    :raises OSError: if the request cannot be written.
-    """
+    """Leave a request for an engine, without waiting for its answer. :raises OSError: if it cannot be written."""
     Requests(site_of(opts).tables, engine).add(new_id(), salt.payload.dumps(dict(request)))
-    _wake(opts, engine)
 
 
 def new_id() -> str:
-    """Return the id of a request. Ids sort by time: requests are taken in the order in which they were made."""
+    """Return the id of a request, which says when it is made."""
     return f"{time.time_ns():020d}-{uuid.uuid4().hex}"
 
 
@@ -241,14 +162,7 @@ def asked_at(request_id: str) -> float:
     return int(number) / 1e9 if number.isascii() and number.isdigit() else math.inf
 
 
-def _wake(opts: Mapping[str, Any], engine: str) -> None:
-    if not is_running(opts, engine):
-        return  # an engine looks for requests when it starts
-    fire(opts, events.wake_tag(engine), {})
-
-
 def fire(opts: Mapping[str, Any], tag: str, data: dict[str, Any]) -> None:
-    """Put an event on this master's bus."""
     with salt.utils.event.get_master_event(dict(opts), opts["sock_dir"], listen=False) as bus:
         bus.fire_event(data, tag)
 
@@ -260,7 +174,7 @@ def _await_reply(asked: Requests, request_id: str, patience: float) -> dict[str,
             if (reply := asked.reply(request_id)) is not None:
                 with contextlib.suppress(OSError):
                     asked.forget(request_id)
-                return _content_of(reply)
+                return content_of(reply)
         time.sleep(pause)
         pause = min(1.2 * pause, _SLOWEST)
     return None

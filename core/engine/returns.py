@@ -1,28 +1,18 @@
 """
-Who has returned a job: the log tells, and the job cache is read only for a job that the log does not reach back to, or since
+Who has returned a job: the log tells; the job cache is read only for a job that the log does not reach back to, or since
 which it may lack something. It blocks: it is used in a Worker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ledger import log
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.log.records import JOB_CACHE, Published
-from saltext.jobs.core.master.job_cache import OURS
-
-
-class Stored(Protocol):
-    """A job cache."""
-
-    def returned(self, jid: str, minions: Collection[str]) -> dict[str, int]:
-        """Return ``{minion: retcode}`` of those that have returned it. :raises JobCacheError: when it cannot be read."""
-
-    def publishes(self, jid: str) -> list[Published]:
-        """Return a job's publish as a record of the log; none if it has none. :raises JobCacheError: as ``returned``."""
+from saltext.jobs.core.master.job_cache import OURS, JobCache
 
 
 def is_fed(opts: Mapping[str, Any]) -> bool:
@@ -31,20 +21,13 @@ def is_fed(opts: Mapping[str, Any]) -> bool:
 
 
 class Returns:
-    """
-    :param tables: with the log.
-    :param is_fed: whether the log may lack returns at any time.
-    """
+    """``tables`` have the log. ``is_fed``: it may lack returns at any time."""
 
-    def __init__(self, tables: Tables, cache: Stored, is_fed: bool = False) -> None:
+    def __init__(self, tables: Tables, cache: JobCache, is_fed: bool = False) -> None:
         self._tables, self._cache, self._is_fed = tables, cache, is_fed
 
     def of(self, jid: str, minions: Collection[str]) -> dict[str, int]:
-        """
-        Return ``{minion: retcode}`` of those of ``minions`` that have returned a job.
-
-        :raises JobCacheError: when that cannot be told now.
-        """
+        """Return ``{minion: retcode}`` of those that have returned. :raises JobCacheError: if that cannot be told."""
         wanted = list(dict.fromkeys(minions))
         try:
             found = {minion: record.retcode for minion, record in log.returns(self._tables, jid, wanted).items()}
@@ -56,7 +39,7 @@ class Returns:
         return {**self._cache.returned(jid, rest), **found}
 
     def times(self, jid: str, minions: Collection[str]) -> dict[str, float]:
-        """Return when minions have returned a job, in Unix time, as far as the log tells."""
+        """Return ``{minion: Unix time}`` of the returns of a job, as far as the log tells."""
         try:
             return {minion: record.at for minion, record in log.returns(self._tables, jid, minions).items()}
         except OSError:
@@ -72,11 +55,7 @@ class Returns:
             raise JobCacheError(f"The log cannot be read: {exc}") from exc
         return [*self._cache.publishes(jid), *found]
 
-    def untold(self, jid: str, place: int) -> list[Published]:
-        """Return those publishes of a job that the log does not tell after a place. :raises JobCacheError: as ``of``."""
+    def untold(self, jid: str) -> list[Published]:
+        """Return the publishes of a job if the log tells none of them. :raises JobCacheError: as ``of``."""
         found = self.publishes(jid)
-        try:
-            before = log.publishes(self._tables, jid, place)
-        except OSError as exc:
-            raise JobCacheError(f"The log cannot be read: {exc}") from exc
-        return before if sum(row.origin != JOB_CACHE for row in found) > len(before) else found
+        return found if all(row.origin == JOB_CACHE for row in found) else []

@@ -1,8 +1,7 @@
 """
 One thread beside an engine's loop, for calls that may block: the job cache, and all else that waits for a disk or a server.
 
-There is only one thread, so calls need no lock and keep their order. They must never touch the engine's state: they return
-a value, which the loop's thread uses.
+There is only one thread, so calls need no lock and keep their order. They must never touch the engine's state.
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """
-    :param loop: the engine's tornado loop, to which results return.
-    """
+    """``loop``: the engine's tornado loop, to which results return."""
 
     def __init__(self, loop: Any) -> None:
         self._loop = loop
@@ -47,15 +44,6 @@ class Worker:
     def close(self, patience: float = 1.0) -> None:
         """Drop calls that have not begun, and wait for a running one, for at most ``patience`` seconds."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-        self.end(patience)
-
-    def end(self, patience: float = 5.0) -> bool:
-        """Wait for all calls, for at most ``patience`` seconds, and return whether they are done."""
-        done = threading.Event()
-
-        def wait() -> None:
-            self._executor.shutdown(wait=True)
-            done.set()
-
-        threading.Thread(target=wait, daemon=True).start()
-        return done.wait(patience)
+        waiting = threading.Thread(target=self._executor.shutdown, daemon=True)
+        waiting.start()
+        waiting.join(patience)

@@ -1,8 +1,4 @@
-"""
-The functions of a driver of ``salt.cache`` over the tables of a database: cache/sqlite.py and cache/postgresql.py.
-
-These are short functions; ``values.py`` does the work.
-"""
+"""The drivers cache/sqlite.py and cache/postgresql.py of ``salt.cache``: short functions; ``values.py`` does the work."""
 
 from __future__ import annotations
 
@@ -23,14 +19,11 @@ def _all(tables: Tables, bank: str) -> dict[str, Any]:
 
 def functions(module: str, driver: str, tables_of: Callable[[str | None], Tables]) -> dict[str, Callable[..., Any]]:
     """
-    Return the functions of a driver, by their names in its module.
-
-    :param module: the name of the driver's module: Salt's loader takes no functions of other modules.
-    :param tables_of: returns the tables, for the ``cachedir`` that Salt passes on from ``init_kwargs``.
+    Return the functions of a driver, by name. ``module``: that of the driver, since Salt's loader takes no functions of
+    others. ``tables_of`` returns the tables, for the ``cachedir`` that Salt passes on from ``init_kwargs``.
     """
 
     def do(what: str, call: Callable[..., Any], cachedir: str | None, bank: str, *args: Any) -> Any:
-        """Return what a function of ``values.py`` returns, or raise the error that Salt expects of a driver."""
         try:
             return call(tables_of(cachedir), bank, *args)
         except (JobsError, OSError, ValueError, TypeError, OverflowError) as exc:

@@ -1,17 +1,13 @@
 """
-The index of jobs: a row for each load, by which jobs are found and listed without reading the values.
+The index of jobs: a row for each load, by which jobs are found and listed, in the order of their jids, without reading the
+values. ``mark`` is the function and the user of the load.
 
-``mark`` is the function and the user of the load, ``shown`` what else ``jobs.list_jobs`` shows of it
-(``core/disk/job_summary.py``), NULL if the load must be read. ``dated``: whether the jid begins with a date.
-
-The index is written in the transaction that writes the values (``core/ledger/values.py``). A row says where to look; the
-values say what is there. All functions raise OSError when the database cannot be used now.
+It is written in the transaction that writes the values (``core/ledger/values.py``). A row says where to look; the values say
+what is there. All functions raise OSError when the database cannot be used now.
 """
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +15,7 @@ import salt.payload
 
 from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
 from saltext.jobs.core.disk import stored
-from saltext.jobs.core.disk.job_summary import JobTally, Named, decoded, job_marks, shown_mark, shown_of, tally_of
+from saltext.jobs.core.disk.job_summary import JobTally, Named, job_marks, tally_of
 from saltext.jobs.core.ledger.tables import JOBS, VALUES, Tables, marks_of
 
 #: Rows read at first, at a time later, and at a time where the database checks each.
@@ -29,10 +25,7 @@ CHUNK = 500
 #: Between the function and the user in a mark.
 _BETWEEN = "\x01"
 
-is_dated = re.compile("[0-9]{8}").match
-
-_PUT = f"""INSERT INTO {JOBS} (jid, mark, dated, shown) VALUES (?, ?, ?, ?)
-    ON CONFLICT (jid) DO UPDATE SET mark = excluded.mark, shown = excluded.shown"""
+_PUT = f"INSERT INTO {JOBS} (jid, mark) VALUES (?, ?) ON CONFLICT (jid) DO UPDATE SET mark = excluded.mark"
 # The index leads from each mark to the next, past all jobs with that mark.
 _MARKS = f"""WITH RECURSIVE found (mark) AS (
         SELECT min(mark) FROM {JOBS}
@@ -49,16 +42,10 @@ _NEAR = f"""SELECT j.jid FROM {JOBS} AS j WHERE j.jid {{}} ? AND j.jid >= ? AND 
     ORDER BY j.jid DESC"""
 _REMOVE = f"""DELETE FROM {JOBS}
     WHERE jid = ? AND NOT EXISTS (SELECT 1 FROM {VALUES} WHERE bank = '{LOADS}' AND key = ?)"""
-_UNDATED = f"""SELECT j.jid, v.updated FROM {JOBS} AS j CROSS JOIN {VALUES} AS v
-    WHERE j.dated = 0 AND v.bank = '{LOADS}' AND v.key = j.jid"""
 
 
 def put(tables: Tables, jid: str, load: Any) -> None:
-    """Index a load that was stored."""
-    mark = job_marks(load)
-    kept = [_clean(part) for part in mark]
-    shown = shown_of(jid, mark, load) if tuple(kept) == mark else None
-    tables.run(_PUT, (jid, _BETWEEN.join(kept), int(bool(is_dated(jid))), shown))
+    tables.run(_PUT, (jid, _BETWEEN.join(map(_clean, job_marks(load)))))
 
 
 def _clean(text: str) -> str:
@@ -75,7 +62,6 @@ def remove(tables: Tables, jid: str | None = None) -> None:
 
 
 def count(tables: Tables) -> int:
-    """Return how many loads there are."""
     return int(tables.read(f"SELECT count(*) FROM {JOBS}")[0][0])
 
 
@@ -83,16 +69,12 @@ def count(tables: Tables) -> int:
 
 
 def jids(tables: Tables, low: str, high: str, mark: str | None = None) -> Iterator[str]:
-    """
-    Yield the jids of loads that begin with a date, from ``high`` down to ``low``, both included.
-
-    :param mark: only loads with this mark.
-    """
+    """Yield the jids of loads from ``high`` down to ``low``, both included; only those with this mark, if one is given."""
     where, values = ("mark = ? AND", (mark,)) if mark is not None else ("", ())
     # a caller that wants the newest jobs wants only a few
     rows = tables.read(_DOWN.format(where, "<=", FEW), (*values, high, low))
     while rows:
-        yield from (row[0] for row in rows if is_dated(row[0]))
+        yield from (row[0] for row in rows)
         rows = tables.read(_DOWN.format(where, "<", MANY), (*values, rows[-1][0], low))
 
 
@@ -101,7 +83,7 @@ def failed(tables: Tables, low: str, high: str) -> Iterator[str]:
     before = f"{RETURNS}/"
     rows = tables.read(_FAILED.format("<=", FEW), (before + high, before + low))
     while rows:
-        yield from filter(is_dated, (row[0][len(before) :] for row in rows))
+        yield from (row[0][len(before) :] for row in rows)
         rows = tables.read(_FAILED.format("<", MANY), (rows[-1][0], before + low))
 
 
@@ -114,7 +96,7 @@ def near(tables: Tables, low: str, high: str, minion: str) -> Iterator[str]:
         ((last, number),) = tables.read(_WINDOW.format(sign, size), (high, low))
         if number:
             found = tables.read(_NEAR.format(sign), (high, last, name, minion))
-            yield from (row[0] for row in found if is_dated(row[0]))
+            yield from (row[0] for row in found)
         if number < size:
             return
         sign, high, size = "<", last, WINDOW
@@ -122,10 +104,8 @@ def near(tables: Tables, low: str, high: str, minion: str) -> Iterator[str]:
 
 def tallies(tables: Tables, wanted: Sequence[str], named: Named | None) -> dict[str, JobTally]:
     """
-    Return the tallies of some jobs, without reading their returns. A job whose list of minions is damaged has none. A
-    return that was removed while its job stays counts as missing.
-
-    :param named: the minions of ``JobTally.of_named``.
+    Return the tallies of some jobs, without reading their returns. A job whose list of minions is damaged has none. A return
+    that was removed while its job stays counts as missing. ``named``: the minions of ``JobTally.of_named``.
     """
     found, known = dict[str, JobTally](), dict[bytes, frozenset[str]]()
     for part in parts(wanted):
@@ -153,51 +133,16 @@ def _by_jid(rows: Iterable[Sequence[Any]]) -> dict[str, set[str]]:
 
 
 def marks(tables: Tables) -> Mapping[str, tuple[str, str]]:
-    """Return each mark that loads have, with its function and user."""
-    return {row[0]: _pair(row[0]) for row in tables.read(_MARKS)}
-
-
-def _pair(mark: str) -> tuple[str, str]:
-    fun, _, user = mark.partition(_BETWEEN)
-    return fun, user
+    """Return ``{mark: (function, user)}`` of all loads."""
+    pairs = {mark: mark.partition(_BETWEEN) for (mark,) in tables.read(_MARKS)}
+    return {mark: (fun, user) for mark, (fun, _, user) in pairs.items()}
 
 
 def oldest(tables: Tables, most: int) -> list[str]:
-    """Return up to ``most`` jids of loads that begin with a date, oldest first."""
-    query = f"SELECT jid FROM {JOBS} WHERE dated = 1 AND jid > ? ORDER BY jid LIMIT {MANY}"
-    return list(itertools.islice((row[0] for rows in _pages(tables, query) for row in rows), most))
-
-
-def undated(tables: Tables) -> dict[str, float]:
-    """Return the jids of loads that do not begin with a date, with the Unix times of their last write."""
-    return dict(tables.read(_UNDATED))
-
-
-def shown(tables: Tables) -> Iterator[tuple[Sequence[str], list[tuple[str, str]], list[list[Any] | None]]]:
-    """
-    Yield what ``jobs.list_jobs`` shows of all loads, some at a time: their jids, in order; in the same order, their
-    (function, user); and for each a list of arguments, target, target type and, if there is any, metadata.
-
-    None in place of a list says that the load must be read, for example because the list is damaged.
-    """
-    query = f"SELECT jid, mark, shown FROM {JOBS} WHERE jid > ? ORDER BY jid LIMIT {MANY}"
-    known: dict[str, tuple[str, str]] = {}
-    for rows in _pages(tables, query):
-        found, pairs, values = zip(*rows, strict=True)
-        for mark in pairs:
-            if mark not in known:
-                known[mark] = shown_mark(*_pair(mark))
-        yield found, [known[mark] for mark in pairs], decoded(values)
-
-
-def _pages(tables: Tables, query: str) -> Iterator[list[tuple[Any, ...]]]:
-    rows = tables.read(query, ("",))
-    while rows:
-        yield rows
-        rows = tables.read(query, (rows[-1][0],))
+    """Return up to ``most`` jids of loads, the first ones."""
+    return [row[0] for row in tables.read(f"SELECT jid FROM {JOBS} ORDER BY jid LIMIT ?", (most,))]
 
 
 def parts(values: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the values in lists of ``CHUNK``."""
     for start in range(0, len(values), CHUNK):
         yield list(values[start : start + CHUNK])

@@ -1,19 +1,18 @@
 """
 The log of a site: what its masters did, in one order.
 
-It must never prevent a publish or a return, and never hide that it may lack something: a record that cannot be written is
-noted as a gap, and the reader reports it once, so that the engine reads the job cache.
+It must never prevent a publish or a return, nor hide that it may lack something: what cannot be written is noted as a gap,
+which the reader reports once, so that the engine reads the job cache.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.ledger.tables import LOG, MASTERS, SITE, Tables, marks_of
+from saltext.jobs.core.ledger.tables import LOG, SITE, Tables, marks_of
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.log import records
 
@@ -21,12 +20,11 @@ log = lines.logger(__name__)
 
 #: Bytes of the log by default.
 SIZE = 128 << 20
-#: Records that always stay, for readers that lag; after how many records a process removes older ones, at most how many at
-#: once; and how many records tell how large one is. Each takes about so many bytes more than its body.
+#: Records that always stay, for readers that lag; after how many records a process removes older ones; at most how many at
+#: once; how many tell how large one is; and about how many bytes each takes beside its body.
 _LEAST, _SWEPT_AFTER, _SWEPT, _SAMPLE, _MORE = 20_000, 2000, 5000, 500, 100
 #: Records that are read at once.
 _PART = 1000
-_ENTER = f"INSERT INTO {MASTERS} VALUES (?) ON CONFLICT DO NOTHING"
 _RECORDS = f"SELECT place, jid, minion, body FROM {LOG} WHERE"
 _PUBLISHES = f"{_RECORDS} jid = ? AND minion = '' ORDER BY place"
 _RETURNS = f"{_RECORDS} jid = ? AND minion <> ''"
@@ -44,22 +42,23 @@ _OLD = f"SELECT max(place) FROM (SELECT place FROM {LOG} WHERE place <= ? ORDER 
 _REMOVE = f"DELETE FROM {LOG} WHERE place <= ?"
 _REMOVED = f"UPDATE {SITE} SET removed = ? WHERE removed < ?"
 _GAP = "", "", "", None
+#: Why records may be missing that no writer missed: then a job cache in the same database has lost the same.
+AWAY, RESTARTED = "the server was away", "the machine was restarted since it was read"
+#: Why some are: the reader was slow.
+REMOVED = "it was not read for so long that older records are gone"
 
 
 class Position(NamedTuple):
-    """
-    A place in a log. ``log``: which log; ``offset``: the place; ``gaps``: the last known gap; ``boot``: the boot of the
-    machine. A later boot may have lost records.
-    """
+    """A place in a log, and what shows later whether records may have been lost since: the boot, and the count of gaps."""
 
-    log: str
-    offset: int
-    gaps: int
+    log: str  # which log
+    offset: int  # the place
+    gaps: int  # ``Tables.gaps`` by then
     boot: str
 
     @classmethod
     def from_record(cls, record: Any) -> Position:
-        """Return the place in a record. :raises ValueError: when the record is not valid."""
+        """Return the position that a record describes. :raises ValueError: if it describes none."""
         try:
             position = cls(**{name: record[name] for name in cls._fields})
         except (KeyError, TypeError) as exc:
@@ -70,15 +69,13 @@ class Position(NamedTuple):
 
 
 class News(NamedTuple):
-    """
-    What was read. ``gap``: why records may be missing, or empty. ``more``: whether more can be read at once.
-    ``position``: the place up to which that is all; None if that is not known.
-    """
+    """What was read."""
 
     records: list[records.Record]
-    gap: str
-    more: bool
-    position: Position | None = None
+    gap: str  # why records may be missing, or empty
+    more: bool  # more can be read at once
+    position: Position | None = None  # all up to this place was read; None if that is not known
+    places: Sequence[int] = ()  # that of each record
 
 
 class State(NamedTuple):
@@ -91,11 +88,11 @@ class State(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What is at a place of the log. ``record``: None if no record of this site can be read; ``is_gap``: one is missing."""
+    """What is at a place of the log."""
 
     place: int
-    record: records.Record | None
-    is_gap: bool
+    record: records.Record | None  # None if no record of this site can be read
+    is_gap: bool  # one is missing
 
 
 def state(tables: Tables) -> State:
@@ -105,7 +102,7 @@ def state(tables: Tables) -> State:
 
 
 def after(tables: Tables, place: int, most: int) -> list[Entry]:
-    """Return what is in the log after a place, at most so much. :raises OSError:"""
+    """Return the entries of the log after a place, at most ``most`` of them. :raises OSError:"""
     return _entries(tables, f"{_RECORDS} place > ? ORDER BY place LIMIT ?", (place, most))
 
 
@@ -122,20 +119,15 @@ def _record(tables: Tables, jid: str, minion: str, body: bytes | None) -> tuple[
     try:
         sealed = None if body is None else tables.seal.take(bytes(body), LOG, jid, minion)
         return (None, body is None) if sealed is None else (records.read(jid, minion, sealed), False)
-    except OSError:  # without the key
+    except OSError:  # the key cannot be read
         raise
     except Exception:  # msgpack raises many kinds
         return None, True
 
 
-def writers(tables: Tables) -> frozenset[str]:
-    """Return the ids of the masters that have written to the log. :raises OSError:"""
-    return frozenset(str(row[0]) for row in tables.read(f"SELECT id FROM {MASTERS}"))
-
-
-def publishes(tables: Tables, jid: str, until: float = math.inf) -> list[records.Published]:
-    """Return the publishes of a job up to a place in the log, in order. :raises OSError:"""
-    found = [entry.record for entry in _entries(tables, _PUBLISHES, (jid,)) if entry.place <= until]
+def publishes(tables: Tables, jid: str) -> list[records.Published]:
+    """Return the publishes of a job, in order. :raises OSError:"""
+    found = [entry.record for entry in _entries(tables, _PUBLISHES, (jid,))]
     return [record for record in found if isinstance(record, records.Published)]
 
 
@@ -157,31 +149,23 @@ def is_whole(tables: Tables, jid: str) -> bool:
 
 
 def _mark(tables: Tables) -> str:
-    """Return what changes when records may be missing and no row says so."""
+    """Return a text that changes when records may be missing though no row says so."""
     return f"{tables.boot()}/{tables.gaps()}"
 
 
 class Writer:
-    """
-    Appends, in each of the masters' processes.
+    """Appends, in each of the masters' processes. Beyond ``size`` bytes the oldest records are removed."""
 
-    :param master: the id of this process's master.
-    :param size: bytes of the log; beyond it the oldest records are removed. Until then they tell who has returned a job.
-    """
-
-    def __init__(self, tables: Tables, master: str, size: int = SIZE) -> None:
-        self._tables, self._master, self._size = tables, master, size
+    def __init__(self, tables: Tables, size: int = SIZE) -> None:
+        self._tables, self._size = tables, size
         self._appended = 0
-        self._is_entered = False
         self._unmarked = False  # a record is missing, and readers could not be told
         self._quiet = Quiet(log)
 
     def append(self, record: records.Record, durable: bool = False) -> bool:
         """
-        Append a record; a second return of a job by a minion is left out. Returns whether that succeeded; if not, the log
-        has a gap.
-
-        :param durable: whether it must survive a power cut when this returns.
+        Append a record, but no second return of a job by a minion. Returns False if that failed: the log has a gap then.
+        ``durable``: it must survive a power cut when this returns.
         """
         try:
             self.add(record, durable)
@@ -192,7 +176,7 @@ class Writer:
         return True
 
     def publishes(self, jid: str) -> list[records.Published]:
-        """As the function of this module; none if the log cannot be read now."""
+        """Return the publishes of a job, in order; none if the log cannot be read now."""
         try:
             return publishes(self._tables, jid)
         except OSError as exc:
@@ -200,9 +184,7 @@ class Writer:
             return []
 
     def add(self, record: records.Record, durable: bool = False) -> None:
-        """As ``append``, as a part of this thread's transaction. After that, call ``appended``. :raises OSError:"""
-        if not self._is_entered:
-            self._tables.run(_ENTER, (self._master,))
+        """As ``append``, in this thread's transaction. Once that is committed, call ``appended``. :raises OSError:"""
         if self._unmarked:
             self._tables.run("{append}", _GAP)
         mark = _mark(self._tables) if isinstance(record, records.Published) and record.fresh else ""
@@ -210,28 +192,26 @@ class Writer:
         self._tables.run("{append}", (record.jid, record.minion, mark, body), durable)
 
     def leave_gap(self) -> None:
-        """Have readers know that something is missing."""
         try:
             self._tables.run("{append}", _GAP)
         except OSError as exc:
             self.missed(exc)
 
     def appended(self) -> None:
-        """What was added is there."""
-        self._is_entered, self._unmarked = True, False
+        """Note that what was added is committed, and remove old records now and then."""
+        self._unmarked = False
         self._appended += 1
         if self._appended % _SWEPT_AFTER == 0:
             self._sweep()
 
     def missed(self, exc: Exception) -> None:
-        """A record is missing."""
+        """Note that a record could not be written, so that readers know of the gap."""
         self._unmarked = not self._tables.note_gap()
         self._quiet.error(
             "append", "A record of the log could not be written, so the engines read the job cache: %s", exc
         )
 
     def _sweep(self) -> None:
-        """Remove what is beyond ``size``."""
         try:
             until = self._first(_BEFORE, max(_LEAST, self._size // max(1, int(self._first(_BYTES) or 1))))
             last = None if until is None else self._first(_OLD, until)
@@ -251,34 +231,28 @@ class Writer:
 
 class Reader:
     """
-    Reads the log from a position on, in order and each record once.
-
-    :param position: where to go on. Without a position it begins at the end; if it is a place in another log, at the
-        beginning. In these cases it reports a gap; also if records may have been lost since.
+    Reads the log from a position on, in order and each record once. Without a position it begins at the end, and with one
+    in another log at the beginning: then it reports a gap, and also if records may have been lost since.
     """
 
     def __init__(self, tables: Tables, position: Position | None = None) -> None:
         self._tables, self.is_far = tables, tables.is_far
         self._gap = ""
-        #: Whether the log was reached.
-        self.there = False
-        #: The end at which reading began, for want of a position.
-        self.began: Position | None = None
-        #: The place before which everything has been read; until the log was reached, the given one, if any.
-        self.position = position
+        self.there = False  # the log was reached
+        self.position = position  # all before it has been read; until the log was reached, the given one
         with contextlib.suppress(OSError):
             self._begin(state(tables))
 
-    def read(self) -> News:
-        """Return what was appended since, or a part of it. Blocks. :raises OSError: when it cannot be read now."""
+    def read(self, most: int = _PART) -> News:
+        """Return what was appended since, at most ``most``. Blocks. :raises OSError: when it cannot be read now."""
         at = self.position if self.there else None
         try:
-            found = after(self._tables, at.offset, _PART) if at else []
+            found = after(self._tables, at.offset, most) if at else []
             # after the records: it must cover what was removed, or could not be written, before these were read
             now = state(self._tables)
         except OSError:
             if self.is_far:
-                self._gap = "the server was away"
+                self._gap = AWAY
             raise
         if self._begin(now) or at is None:
             return News([], self._taken_gap(), True, self.position)
@@ -286,8 +260,9 @@ class Reader:
             self._gap = "a record could not be written, or this version cannot read it"
         if found:
             self.position = self.position and self.position._replace(offset=found[-1].place)
-        told = [entry.record for entry in found if entry.record is not None]
-        return News(told, self._taken_gap(), len(found) == _PART, self.position)
+        told = [(entry.record, entry.place) for entry in found if entry.record is not None]
+        records, places = [record for record, _ in told], [place for _, place in told]
+        return News(records, self._taken_gap(), len(found) == most, self.position, places)
 
     def _taken_gap(self) -> str:
         gap, self._gap = self._gap, ""
@@ -301,16 +276,15 @@ class Reader:
         elif at.log != now.name:
             why = "it is another log than before"
         elif at.offset < now.removed:
-            why = "it was not read for so long that older records are gone"
+            why = REMOVED
         elif at.offset > now.last:
             why = "it is shorter than before"
         else:
             start, why = at.offset, ""
             if at.boot != boot:
-                why = "the machine was restarted since it was read"
+                why = RESTARTED
             elif at.gaps != now.gaps:
                 why = "a record could not be written"
         self.there, self._gap = True, why or self._gap
         self.position = Position(now.name, start, now.gaps, boot)
-        self.began = self.position if at is None else self.began
         return at is None or start != at.offset

@@ -1,6 +1,5 @@
 """
-What engines keep by name, a row each: how far an engine has read the log, that it is paused, which masters have it.
-
+What engines keep by name, a row each: how far a returner of the recorder has read the log, which masters have an engine.
 All functions raise OSError when the database cannot be used now.
 """
 
@@ -25,7 +24,7 @@ class Value(NamedTuple):
 def keep(
     tables: Tables, engine: str, name: str, body: bytes | None, lease: Lease | None = None, durable: bool = False
 ) -> None:
-    """Keep a value; None: no longer. :param durable: whether it must survive a power cut when this returns."""
+    """Keep a value; None removes it. :param durable: whether it must survive a power cut when this returns."""
     META.write(tables, {(engine, name): None if body is None else (body,)}, lease, durable)
 
 

@@ -1,9 +1,7 @@
 """
 How far readers of the log are that hand records on, and what they still owe: records that a returner has refused, and
-notices.
-
-A reader is named by its engine and by whom it hands records to, such as ``job_recorder pgjsonb``. Its rows are named by
-kind, jid and minion. All functions raise OSError when the database cannot be used now.
+notices. A reader is named by its engine and by whom it hands records to, such as ``job_recorder pgjsonb``. All methods raise
+OSError when the database cannot be used now.
 """
 
 from __future__ import annotations
@@ -11,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from saltext.jobs.core.disk.lease import Lease
-from saltext.jobs.core.ledger.tables import OUTBOX, READERS, Tables
+import msgpack
 
-_PLACE = f"SELECT place, gaps FROM {READERS} WHERE reader = ?"
-_KEEP = f"""INSERT INTO {READERS} (reader, place, gaps) VALUES (?, ?, ?)
-    ON CONFLICT (reader) DO UPDATE SET place = excluded.place, gaps = excluded.gaps"""
+from saltext.jobs.core.disk.lease import Lease
+from saltext.jobs.core.ledger import meta
+from saltext.jobs.core.ledger.log import Position
+from saltext.jobs.core.ledger.tables import OUTBOX, Tables
+
+_CURSOR = "cursor"
+
 _READY = "reader = ? AND due <= ? ORDER BY due, at, jid, minion LIMIT ?"
 _NEWEST_DEAD = "reader = ? AND due IS NULL ORDER BY at DESC, jid, minion LIMIT ?"
 _COUNTS = f"""SELECT count(*) FILTER (WHERE due = 0), count(*) FILTER (WHERE due > 0), count(*) FILTER (WHERE due IS NULL)
@@ -37,28 +38,14 @@ class Key(NamedTuple):
 
 
 class Row(NamedTuple):
-    """
-    What is owed.
-
-    * ``at``: since when it is there, in Unix time.
-    * ``tries``: how often it was refused, and ``why``.
-    * ``due``: 0 if it was not refused yet, else when it is tried again, in Unix time; None for a dead letter.
-    * ``body``: its content, if it is nowhere else.
-    """
+    """What is owed. Times are Unix time."""
 
     key: Key
-    at: float
-    tries: int = 0
-    due: float | None = 0.0
+    at: float  # since when it has been owed
+    tries: int = 0  # how often it was refused
+    due: float | None = 0.0  # when it is tried again, 0 if it was not refused yet; None for a dead letter
     why: str = ""
-    body: bytes | None = None
-
-
-class Place(NamedTuple):
-    """How far a reader is: the place of the last record in the log, and the gaps that it knows of."""
-
-    place: int
-    gaps: int
+    body: bytes | None = None  # its content, if it is nowhere else
 
 
 class Counts(NamedTuple):
@@ -69,108 +56,87 @@ class Counts(NamedTuple):
     dead: int
 
 
-def place_of(tables: Tables, reader: str) -> Place | None:
-    """Return how far a reader is; None if it is a new one."""
-    found = tables.read(_PLACE, (reader,))
-    return Place(int(found[0][0]), int(found[0][1])) if found else None
+class Outbox:
+    """What one reader of the log owes, and how far it is."""
 
+    def __init__(self, tables: Tables, reader: str, lease: Lease | None = None) -> None:
+        self.tables, self._reader, self._lease = tables, reader, lease
 
-def keep(
-    tables: Tables,
-    reader: str,
-    changes: Mapping[Key, Row | None],
-    place: Place | None = None,
-    lease: Lease | None = None,
-) -> None:
-    """Store rows, remove those that are None, and note how far the reader is: all of it or nothing."""
+    def cursor(self) -> Position | None:
+        """Return how far the reader is; None if it is a new one."""
+        found = meta.get(self.tables, self._reader, _CURSOR)
+        return Position.from_record(msgpack.unpackb(found)) if found else None
 
-    def work() -> None:
-        OUTBOX.write(tables, {(reader, *key): None if row is None else row[1:] for key, row in changes.items()})
-        if place is not None:
-            tables.run(_KEEP, (reader, *place))
+    def keep(self, changes: Mapping[Key, Row | None], cursor: Position | None = None) -> None:
+        """Store rows, remove those that are None, and note how far the reader is: all of it or nothing."""
 
-    tables.together(work, lease)
+        def work() -> None:
+            rows = {(self._reader, *key): None if row is None else row[1:] for key, row in changes.items()}
+            OUTBOX.write(self.tables, rows)
+            if cursor is not None:
+                meta.keep(self.tables, self._reader, _CURSOR, msgpack.packb(cursor._asdict()))
 
+        self.tables.together(work, self._lease)
 
-def add(tables: Tables, reader: str, rows: Iterable[Row], lease: Lease | None = None) -> None:
-    """Store rows, unless they are there."""
+    def add(self, rows: Iterable[Row]) -> None:
+        """Store rows, unless they are there."""
 
-    def work() -> None:
-        for row in rows:
-            tables.run(OUTBOX.add, OUTBOX.values(tables, (reader, *row.key), row[1:]))
+        def work() -> None:
+            for row in rows:
+                self.tables.run(OUTBOX.add, OUTBOX.values(self.tables, (self._reader, *row.key), row[1:]))
 
-    tables.together(work, lease)
+        self.tables.together(work, self._lease)
 
+    def report(self, known: Row, others: Sequence[Outbox], rows: Sequence[Row], most: int) -> list[int]:
+        """
+        Store what a watcher has ``known`` here, and ``rows`` in the outboxes of ``others`` unless they are there: all in one
+        transaction that survives a power cut. If more than ``most`` rows then wait in one of these, its oldest are removed.
+        Returns how many in each.
+        """
 
-def report(
-    tables: Tables,
-    watcher: str,
-    known: Row,
-    readers: Sequence[str],
-    rows: Sequence[Row],
-    most: int,
-    lease: Lease | None = None,
-) -> dict[str, int]:
-    """
-    Store what a watcher knows, and the rows that follow from it for some readers, unless they are there: all of it or
-    nothing, and on the disk.
+        def work() -> list[int]:
+            self.keep({known.key: known})
+            for other in others:
+                other.add(rows)
+            return [other._trim(_TRIM_WAITING, most) for other in others]
 
-    :param most: rows that may wait for a reader; of more the oldest go.
-    :return: how many these were, by reader.
-    """
+        return self.tables.together(work, self._lease, durable=True)
 
-    def work() -> dict[str, int]:
-        keep(tables, watcher, {known.key: known})
-        gone = {}
-        for reader in readers:
-            add(tables, reader, rows)
-            gone[reader] = _changed(tables, _TRIM_WAITING, (reader, reader, most - 1))
-        return gone
+    def ready(self, now: float, most: int) -> list[Row]:
+        """Return rows that are due: first those that were not refused yet, the oldest of them first."""
+        return self._rows(_READY, now, most)
 
-    return tables.together(work, lease, durable=True)
+    def dead(self, most: int) -> list[Row]:
+        """Return the newest dead letters, oldest first."""
+        return self._rows(_NEWEST_DEAD, most)[::-1]
 
+    def counts(self) -> Counts:
+        return Counts(*map(int, self.tables.read(_COUNTS, (self._reader,))[0]))
 
-def ready(tables: Tables, reader: str, now: float, most: int) -> list[Row]:
-    """Return rows that are due: first those that were not refused yet, the oldest of them first."""
-    return _rows(tables, _READY, (reader, now, most))
+    def trim_dead(self, most: int) -> int:
+        """Remove the oldest dead letters, if there are more than ``most``, and return how many."""
+        return self.tables.together(lambda: self._trim(_TRIM_DEAD, most), self._lease)
 
+    def again(self, keys: Sequence[Key]) -> int:
+        """Have dead letters handed over again, and return how many these were."""
+        return self._each(_AGAIN, keys)
 
-def dead(tables: Tables, reader: str, most: int) -> list[Row]:
-    """Return the newest dead letters, oldest first."""
-    return _rows(tables, _NEWEST_DEAD, (reader, most))[::-1]
+    def drop(self, keys: Sequence[Key]) -> int:
+        """Remove dead letters, and return how many these were."""
+        return self._each(_DROP, keys)
 
+    def _each(self, statement: str, keys: Sequence[Key]) -> int:
+        def work() -> int:
+            return sum(self._changed(statement, key) for key in keys)
 
-def counts(tables: Tables, reader: str) -> Counts:
-    """Count the rows of a reader."""
-    return Counts(*map(int, tables.read(_COUNTS, (reader,))[0]))
+        return self.tables.together(work, self._lease, durable=True)
 
+    def _trim(self, statement: str, most: int) -> int:
+        return self._changed(statement, (self._reader, most - 1))
 
-def trim_dead(tables: Tables, reader: str, most: int, lease: Lease | None = None) -> int:
-    """Remove the oldest dead letters, if there are more than ``most``, and return how many."""
-    return tables.together(lambda: _changed(tables, _TRIM_DEAD, (reader, reader, most - 1)), lease)
+    def _changed(self, statement: str, values: Sequence[Any]) -> int:
+        return max(0, self.tables.changed(statement, (self._reader, *values)))
 
-
-def again(tables: Tables, reader: str, keys: Sequence[Key], lease: Lease | None = None) -> int:
-    """Have dead letters handed over again, and return how many these were."""
-    return _each(tables, _AGAIN, reader, keys, lease)
-
-
-def drop(tables: Tables, reader: str, keys: Sequence[Key], lease: Lease | None = None) -> int:
-    """Remove dead letters, and return how many these were."""
-    return _each(tables, _DROP, reader, keys, lease)
-
-
-def _each(tables: Tables, statement: str, reader: str, keys: Sequence[Key], lease: Lease | None) -> int:
-    def work() -> int:
-        return sum(_changed(tables, statement, (reader, *key)) for key in keys)
-
-    return tables.together(work, lease, durable=True)
-
-
-def _changed(tables: Tables, statement: str, values: Sequence[Any]) -> int:
-    return max(0, tables.changed(statement, values))
-
-
-def _rows(tables: Tables, where: str, values: tuple[Any, ...]) -> list[Row]:
-    found = OUTBOX.read(tables, where, values)
-    return [Row(Key(*key), at, tries, due, why, body) for _, *key, at, tries, due, why, body in found]
+    def _rows(self, where: str, *values: Any) -> list[Row]:
+        found = OUTBOX.read(self.tables, where, (self._reader, *values))
+        return [Row(Key(*key), at, tries, due, why, body) for _, *key, at, tries, due, why, body in found]

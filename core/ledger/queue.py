@@ -1,14 +1,12 @@
 """
 The rows of the retry queue. What they mean is in ``core/retry/store.py``; here they are a number, a jid, a minion (empty for
-what belongs to a job as a whole) and bytes.
-
-All functions raise OSError when the database cannot be used now.
+what belongs to a job as a whole) and bytes. All functions raise OSError when the database cannot be used now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.ledger.tables import QUEUE, Tables, marks_of
@@ -17,42 +15,14 @@ from saltext.jobs.core.ledger.tables import QUEUE, Tables, marks_of
 JOB, ENTRY = 1, 2
 #: Rows that are read at once, and jids that are looked up at once.
 _PART, _LOOKED_UP = 2000, 500
-_TIDY = f"DELETE FROM {QUEUE} WHERE kind = {JOB} AND jid NOT IN (SELECT jid FROM {QUEUE} WHERE kind = {ENTRY})"
 _FORGET = f"DELETE FROM {QUEUE} WHERE kind = ? AND jid < ?"
 
 
 class Row(NamedTuple):
-    """A row that was read."""
-
     kind: int
     jid: str
     minion: str
     body: bytes
-
-
-def write(tables: Tables, bodies: Mapping[Any, bytes | None], lease: Lease | None = None, durable: bool = True) -> None:
-    """
-    Store rows, and remove those whose body is None; all of them or none.
-
-    :param bodies: by kind, jid and minion.
-    :param durable: whether that must survive a power cut when this returns.
-    """
-    changes = {(int(kind), *its): None if body is None else (body,) for (kind, *its), body in bodies.items()}
-    QUEUE.write(tables, changes, lease, durable)
-
-
-def add(tables: Tables, rows: Iterable[tuple[int, str, str, bytes]]) -> int:
-    """Store rows (kind, jid, minion, body) whose places are free, and return how many."""
-
-    def work() -> int:
-        return sum(tables.changed(QUEUE.add, QUEUE.values(tables, row[:3], row[3:])) > 0 for row in rows)
-
-    return tables.together(work, durable=True)
-
-
-def tidy(tables: Tables, lease: Lease | None) -> None:
-    """Remove the jobs that are owed to no minion. Their first entry may be about to follow, except at an engine's start."""
-    tables.together(lambda: tables.run(_TIDY), lease)
 
 
 def forget(tables: Tables, kind: int, before: str, lease: Lease | None) -> None:

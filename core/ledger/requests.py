@@ -14,12 +14,12 @@ from saltext.jobs.core.ledger.tables import REQUESTS, Tables
 
 #: The states of a request, in this order.
 _ASKED, _TAKEN, _ANSWERED = range(3)
-_OPEN = f"engine = ? AND state < {_ANSWERED} ORDER BY state DESC, id"
+_OPEN = f"engine = ? AND state < {_ANSWERED} ORDER BY state DESC, {{made}}"
 _TAKE = f"UPDATE {REQUESTS} SET state = {_TAKEN} WHERE {REQUESTS.of} AND state < {_ANSWERED}"
 _REPLY = f"SELECT body FROM {REQUESTS} WHERE {REQUESTS.of} AND state = {_ANSWERED}"
 _WITHDRAW = f"DELETE FROM {REQUESTS} WHERE {REQUESTS.of} AND state = {_ASKED}"
 _FORGET = f"DELETE FROM {REQUESTS} WHERE {REQUESTS.of}"
-_SWEEP = f"DELETE FROM {REQUESTS} WHERE engine = ? AND state = {_ANSWERED} AND at < ?"
+_SWEEP = f"DELETE FROM {REQUESTS} WHERE engine = ? AND state = {_ANSWERED} AND at <= {{now}} - ?"
 #: Gives the answer. Its values are the answer, the engine, and the id of the request.
 ANSWER = f"UPDATE {REQUESTS} SET state = {_ANSWERED}, body = ?, at = {{now}} WHERE {REQUESTS.of}"
 
@@ -33,29 +33,24 @@ class Open(NamedTuple):
 
 
 class Requests:
-    """
-    :param engine: which one they are for.
-    :param lease: by which this process leads; None for a runner.
-    """
+    """``engine``: which one they are for. ``lease``: by which this process leads; None for a runner."""
 
     def __init__(self, tables: Tables, engine: str, lease: Lease | None = None) -> None:
         self._tables, self._engine, self._lease = tables, engine, lease
 
     def add(self, request_id: str, body: bytes) -> None:
-        """
-        Make a request, durably; one that was made before stays as it is. Requests are taken in the order of their ids.
-        """
+        """Make a request, durably; one that was made before stays as it is."""
         self._tables.run(
             REQUESTS.add, REQUESTS.values(self._tables, (self._engine, request_id), (_ASKED, body)), durable=True
         )
 
     def open(self) -> list[Open]:
-        """Return what is not answered: first what was taken. What no master has sealed is empty."""
+        """Return the requests without an answer, those taken first. A body that no master has sealed is empty."""
         rows = REQUESTS.read(self._tables, _OPEN, (self._engine,))
         return [Open(name, state == _TAKEN, body or b"") for _, name, state, body in rows]
 
     def take(self, request_id: str) -> bool:
-        """Owe a request an answer. Returns False if it was withdrawn."""
+        """Take a request: from now on the engine owes an answer. Returns False if it was withdrawn."""
         return self._change(_TAKE, request_id)
 
     def answer(self, request_id: str, reply: bytes) -> None:
@@ -76,12 +71,12 @@ class Requests:
         """Remove a request whose answer has been read."""
         self._change(_FORGET, request_id)
 
-    def sweep(self, before: float) -> None:
-        """Remove the answers that were given before that Unix time."""
-        self._tables.run(_SWEEP, (self._engine, before))
+    def sweep(self, seconds: float) -> None:
+        """Remove the answers that are older than this many seconds."""
+        self._tables.run(_SWEEP, (self._engine, seconds))
 
     def _answered(self, request_id: str) -> tuple[object, ...]:
-        """What an answer is sealed for: it is no request."""
+        """Return the place for which an answer is sealed, so that it never counts as a request."""
         return REQUESTS.table, self._engine, request_id, _ANSWERED
 
     def _change(self, query: str, request_id: str) -> bool:

@@ -2,8 +2,8 @@
 The seal of each body that a master writes to a database of which others have the password, too: PostgreSQL.
 
 Who can write there must not command the fleet. So only a body counts that a master of this site has sealed for this very
-place, with a key that lies on the masters' disks only: Salt's own key, which all masters of a site share. The seal does not
-tell whether a body is the newest one that the place has had (docs/security.md).
+place, with Salt's own key, which lies on the masters' disks only and which they share. The seal does not tell whether a body
+is the newest one that the place has had (docs/security.md).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LABEL = b"saltext.jobs: rows of the site's database"
 
 
 class Seal:
-    """:param opts: the master's options; None for a database that is as private as the key, where nothing is sealed."""
+    """Seals with Salt's own key. ``opts``: None for a database as private as that key, where nothing is sealed."""
 
     def __init__(self, opts: Mapping[str, Any] | None = None) -> None:
         self._opts = opts
@@ -37,7 +37,7 @@ class Seal:
         return master_key_paths(self._opts or {})
 
     def put(self, body: bytes, *place: object) -> bytes:
-        """Return the sealed form of a body. :param place: the table, and the row's key. :raises OSError: without the key."""
+        """Return the sealed form of a body. ``place``: the table, and the row's key. :raises OSError: if there is no key."""
         return body if self._opts is None else self._of(body, place) + body
 
     def mark(self, texts: Iterable[str], *place: object) -> str:
@@ -46,9 +46,8 @@ class Seal:
 
     def take(self, body: bytes, *place: object) -> bytes | None:
         """
-        Return the body of a sealed form; None, after a line in the log, if no master has sealed it for this place.
-
-        :raises OSError: without the key.
+        Return the body; None, with a line in the log, if no master sealed it for this place. :raises OSError: if the key
+        cannot be read.
         """
         if self._opts is None:
             return body

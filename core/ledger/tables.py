@@ -4,8 +4,6 @@ The tables of a site, and all differences between the two databases that keep th
 =========================  =========================================================================================
 ``saltext_jobs_site``      one row: the site's unique name, the format of these tables, and the place in the log of the
                            newest record that was removed; in PostgreSQL also that of the newest record
-``saltext_jobs_masters``   the ids of the masters that have written to the log
-``saltext_jobs_readers``   up to which place of the log each reader is done, and the gaps that it knows of
 ``saltext_jobs_meta``      what engines keep by name: see ``core/ledger/meta.py``
 ``saltext_jobs_log``       what the masters did, in one order: a publish has no minion, a return has one, and only the first
                            return of a job by a minion is there; ``body`` is NULL where records are missing
@@ -29,11 +27,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from saltext.jobs.core.disk.lease import Lead, Leader, Lease
+from saltext.jobs.core.findings import Finding
 from saltext.jobs.core.ledger.seal import Seal
 
-SITE, MASTERS, READERS, LOG, VALUES, JOBS = (
-    f"saltext_jobs_{name}" for name in ("site", "masters", "readers", "log", "values", "jobs")
-)
+SITE, LOG, VALUES, JOBS = (f"saltext_jobs_{name}" for name in ("site", "log", "values", "jobs"))
 #: Asks for the site's unique name.
 NAME = f"SELECT id FROM {SITE}"
 Result = TypeVar("Result")
@@ -42,23 +39,19 @@ _AT_ONCE = 50
 
 
 class Dialect(NamedTuple):
-    """
-    What statements have in braces, since databases differ in it: types (``text`` sorts by bytes, ``place`` is a primary
-    key); the time; ``append``, which gives a record (jid, minion, mark and body) the next place in the log, so that places
-    become visible in order, and a second return of a job by a minion gets none; ``holds``, which tells whether ``v.value``
-    contains some bytes; and ``lock``, which locks the rows that a query finds.
-    """
+    """What statements have in braces, since databases differ in it."""
 
-    text: str
+    text: str  # a type that sorts by bytes
     blob: str
-    place: str
+    place: str  # the type of a primary key
     now: str
+    # Gives (jid, minion, mark, body) the next place in the log, visible in order; a second return of a job gets none.
     append: str
-    holds: str
-    lock: str
+    holds: str  # whether ``v.value`` contains some bytes
+    lock: str  # locks the rows that a query finds
+    made: str  # orders the rows of a kind that is ``timed`` as they were made
 
     def of(self, query: str) -> str:
-        """Return a statement as this database takes it."""
         return query.format_map(self._asdict())
 
 
@@ -71,6 +64,7 @@ SQLITE = Dialect(
     f"INSERT INTO {LOG} (jid, minion, mark, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
     "instr(v.value, ?) > 0",
     "",
+    "rowid",
 )
 # The row of the site is locked to the end of the transaction.
 POSTGRESQL = Dialect(
@@ -84,14 +78,12 @@ POSTGRESQL = Dialect(
     INSERT INTO {LOG} (place, jid, minion, mark, body) SELECT last, ?, ?, ?, ? FROM given ON CONFLICT DO NOTHING""",
     "position(?::bytea IN v.value) > 0",
     "FOR UPDATE",
+    "at, id",
 )
 
 
 class Tables:
-    """
-    A connection to the tables. Statements have a question mark for each value, and braces as ``Dialect`` says. All methods
-    raise OSError when the database cannot be used now.
-    """
+    """Statements have a ``?`` for each value, and braces as ``Dialect`` says. All raise OSError when they cannot be used."""
 
     dialect: Dialect
     #: Whether the database is on a server, so that a query may take long.
@@ -101,7 +93,7 @@ class Tables:
 
     @property
     def place(self) -> str:
-        """Where they are, for people."""
+        """Where the tables are, for people."""
         raise NotImplementedError
 
     def name(self) -> str:
@@ -109,7 +101,7 @@ class Tables:
         return str(self.read(NAME)[0][0])
 
     def open(self) -> None:
-        """:raises StateError: if the database cannot be used before somebody changes something."""
+        """Make sure that the database can be used. :raises StateError: if somebody must change something first."""
 
     def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows that a query finds."""
@@ -120,15 +112,13 @@ class Tables:
         self.changed(query, values, durable)
 
     def changed(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> int:
-        """As ``run``. Returns how many rows were changed; -1 if none were, but perhaps by a first try that was lost."""
+        """As ``run``. Returns how many rows were changed; -1 if none were, but a lost first try may have changed some."""
         raise NotImplementedError
 
     def together(self, work: Callable[[], Result], lease: Lease | None = None, durable: bool = False) -> Result:
         """
         Call ``work``, and return what it returns. All that this thread writes in it is one transaction; within another one
-        it is a part of that. It may be called again, if nothing of it was written.
-
-        :param lease: that of the engine's process, which must still lead then. :raises Superseded: when it does not.
+        it is a part of that. It may be called again, if nothing of it was written. :raises Superseded: if the lead is lost.
         """
         raise NotImplementedError
 
@@ -150,11 +140,7 @@ class Tables:
     # -- who leads each engine -----------------------------------------------------------------------------------------
 
     def lease(self, engine: str, run: str = "") -> Lease:
-        """
-        Return the lead of an engine, for this process.
-
-        :param run: an id of this run of the master, which changes with a restart; empty if it is not known.
-        """
+        """Return the lead of an engine, for this process. ``run`` changes with each start of the master; '': not known."""
         raise NotImplementedError
 
     def leader(self, engine: str) -> Leader | None:
@@ -165,17 +151,15 @@ class Tables:
         """Return which process leads now; None if none does."""
         raise NotImplementedError
 
-    def doubts(self) -> list[str]:
-        """Return a sentence for each thing about the database that an operator should change."""
+    def doubts(self) -> list[Finding]:
+        """Return what an operator should change about the database."""
         return []  # the doctors look at the disk themselves
 
 
 class Rows:
     """
-    A kind of rows with a body that counts only if a master of the site has written it for this very row.
-
-    :param key: the columns that name a row, and ``more``: its other ones, each with its type.
-    :param timed: whether ``at`` is the Unix time at which a row was written.
+    A kind of rows with a body that counts only if a master of the site has written it for this very row. ``key`` are the
+    columns that name a row, ``more`` its other ones, each with its type. ``timed``: ``at`` is when it was written.
     """
 
     def __init__(self, name: str, key: Mapping[str, str], more: Mapping[str, str] | None = None, timed: bool = False):
@@ -208,11 +192,7 @@ class Rows:
         lease: Lease | None = None,
         durable: bool = False,
     ) -> None:
-        """
-        Store rows, and remove those that are None; all of them or none.
-
-        :param changes: what ``values`` takes, by key.
-        """
+        """Store rows, and remove those that are None; all or none. ``changes``: what ``values`` takes, by key."""
 
         def work() -> None:
             rows = [self.values(tables, key, rest) for key, rest in changes.items() if rest is not None]
@@ -253,16 +233,13 @@ OUTBOX = Rows(
 _STATEMENTS = (
     *(rows.create for rows in (META, QUEUE, REQUESTS, BATCHES, PARTS, OUTBOX)),
     f"CREATE INDEX {OUTBOX}_due ON {OUTBOX} (reader, due, at)",
-    f"CREATE TABLE {MASTERS} (id {{text}} PRIMARY KEY)",
-    f"CREATE TABLE {READERS} (reader {{text}} PRIMARY KEY, place bigint NOT NULL, gaps bigint NOT NULL DEFAULT 0)",
     f"""CREATE TABLE {VALUES} (
         bank {_TEXT}, key {_TEXT}, updated {_TIME}, expires double precision, failed integer,
         value {{blob}} NOT NULL, PRIMARY KEY (bank, key))""",
     f"CREATE INDEX {VALUES}_expires ON {VALUES} (bank, expires) WHERE expires IS NOT NULL",
     f"CREATE INDEX {VALUES}_failed ON {VALUES} (bank, key) WHERE failed = 1",
-    f"CREATE TABLE {JOBS} (jid {{text}} PRIMARY KEY, mark {_TEXT}, dated integer NOT NULL, shown {{blob}})",
+    f"CREATE TABLE {JOBS} (jid {{text}} PRIMARY KEY, mark {_TEXT})",
     f"CREATE INDEX {JOBS}_marks ON {JOBS} (mark, jid)",
-    f"CREATE INDEX {JOBS}_undated ON {JOBS} (jid) WHERE dated = 0",
     f"CREATE TABLE {LOG} (place {{place}} PRIMARY KEY, jid {_TEXT}, minion {_TEXT}, mark {_TEXT}, body {{blob}})",
     f"CREATE UNIQUE INDEX {LOG}_returns ON {LOG} (jid, minion) WHERE minion <> ''",
     f"CREATE INDEX {LOG}_publishes ON {LOG} (jid, place) WHERE minion = ''",

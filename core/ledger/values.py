@@ -1,9 +1,7 @@
 """
-The values of ``cache: sqlite`` and ``cache: postgresql``: what ``salt.cache`` keeps, the job cache included.
-
-They behave as with the driver localfs: a bank lists its keys and the banks in it; flushing a bank removes the banks below
-it too; a missing key fetches ``{}``. A bank exists as long as anything is in it. An expired value counts as absent, by the
-clock of the database. Each call writes everything or nothing.
+The values of ``cache: sqlite`` and ``cache: postgresql``: what ``salt.cache`` keeps, the job cache included. They behave as
+with the driver localfs; an expired value counts as absent, by the clock of the database. Each call writes everything or
+nothing.
 
 All functions raise OSError when the database cannot be used now, StateError for an invalid bank, and whatever Salt's
 serializer raises for a value.
@@ -52,11 +50,7 @@ def _alive(tables: Tables, what: str, where: str, *values: Any) -> list[tuple[An
 
 
 def store(tables: Tables, bank: str, key: str, value: Any, expires: float | None = None) -> None:
-    """
-    Store a value. If that fails, the old one is still there.
-
-    :param expires: in how many seconds the value counts as absent.
-    """
+    """Store a value, in place of the old one. ``expires``: in how many seconds it counts as absent."""
     store_all(tables, [(bank, key, value)], expires)
 
 
@@ -105,11 +99,7 @@ def store_new(tables: Tables, bank: str, key: str, value: Any) -> bool:
 
 
 def fetch(tables: Tables, bank: str, key: str) -> Any:
-    """
-    Return a value; ``{}`` if there is none.
-
-    :raises Exception: anything that msgpack raises for a broken value.
-    """
+    """Return a value; ``{}`` if there is none. :raises Exception: anything that msgpack raises for a broken value."""
     (found,) = read_all(tables, [(bank, key)])
     return {} if found is None else stored.loads(found)
 
@@ -228,8 +218,8 @@ def count_below(tables: Tables, bank: str) -> int:
 
 def remove_older(tables: Tables, jids: Sequence[str], than: float) -> None:
     """
-    Remove the jobs of which nothing was written since ``than``, in Unix time. All of a job is removed at once, and many
-    jobs in short transactions, so that no writer waits long.
+    Remove the jobs of which nothing was written since ``than``, in Unix time: each as a whole, and many in short
+    transactions, so that no writer waits long.
     """
 
     def work(first: int) -> int:
@@ -249,21 +239,3 @@ def remove_older(tables: Tables, jids: Sequence[str], than: float) -> None:
         if done:
             tables.give_way()
         done = tables.together(lambda: work(done))  # noqa: B023 (called at once)
-
-
-def add_rows(tables: Tables, rows: Iterable[tuple[str, str, float, float | None, bytes]]) -> int:
-    """Store rows (bank, key, updated, expires, value) unchanged where there is no value; return how many."""
-
-    def work() -> int:
-        count = 0
-        for bank, key, at, expires, data in rows:
-            value = stored.loads(data)
-            row = _row(plain_bank(bank), key, value)
-            query = f"INSERT INTO {VALUES} {_COLUMNS} VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-            if tables.changed(query, (*row[:3], data, at, expires)):
-                count += 1
-                if row[0] == LOADS:
-                    jobs.put(tables, key, value)
-        return count
-
-    return tables.together(work)

@@ -3,8 +3,7 @@ The records of the log: publishes of this master, and returns that it has stored
 load and from a minion's message.
 
 A publish has what its replay needs. A return has no more than is needed to know what was done, unless it answers a question.
-Everything from outside is checked here. A load's content must never keep its record from being made: that would prevent the
-publish.
+Everything from outside is checked here. A load must never keep its record from being made: that prevents the publish.
 """
 
 from __future__ import annotations
@@ -26,42 +25,27 @@ _LONGEST_USER = 256
 JOB_CACHE = "job_cache"
 #: Stands for all jobs, in place of a jid.
 EVERY_JOB = "*"
-#: Stands for functions that have no names, or too many. It counts as several functions: the log does not prove a
-#: kill among several, so its user's rights are checked.
+#: Stands for functions that have no names, or too many; counts as several: a kill among these is no proof by itself.
 _UNNAMED = ","
 
 
 class Published(NamedTuple):
-    """
-    This master was about to publish a job. It is in the log before the job cache has anything of it.
-
-    * ``functions``: joined by commas; ``,`` if they have no names, or too many.
-    * ``limited``: whether the user may not publish everything.
-    * ``origin``: which engine of ours has published it; empty for all other publishers.
-    * ``minions``: those that it is for, and ``load``: as Salt packs it. A job that is never owed has no load, and minions
-      only if it ``ends`` others.
-    * ``ends``: the jobs that it ends by a signal, ``EVERY_JOB`` for all that a minion runs.
-    * ``work``: the digest of its functions and arguments.
-    * ``sent``: False if the load was only stored, and nothing was published. ``fresh``: whether nothing can have been
-      published under the jid before.
-    * ``stored``: whether the job cache stores its returns. ``asked``: whether the log has what minions return.
-    * ``at``: Unix time.
-    """
+    """This master was about to publish a job. It is in the log before the job cache has anything of it."""
 
     jid: str
-    functions: str
+    functions: str  # joined by commas; ``,`` if they have no names, or too many
     user: str
-    limited: bool
-    origin: str
-    minions: tuple[str, ...]
-    ends: tuple[str, ...]
-    work: str
-    sent: bool
-    fresh: bool
-    stored: bool
-    asked: bool
-    at: float
-    load: bytes
+    limited: bool  # the user may not publish everything
+    origin: str  # which engine of ours has published it; empty for all other publishers
+    minions: tuple[str, ...]  # those that it is for; of a job that is never owed only if it ``ends`` others
+    ends: tuple[str, ...]  # the jobs that it ends by a signal, ``EVERY_JOB`` for all that a minion runs
+    work: str  # the digest of its functions and arguments
+    sent: bool  # False if the load was only stored, and nothing was published
+    fresh: bool  # nothing can have been published under the jid before
+    stored: bool  # the job cache stores its returns
+    asked: bool  # the log has what minions return
+    at: float  # Unix time
+    load: bytes  # as Salt packs it; a job that is never owed has none
 
     @property
     def minion(self) -> str:
@@ -79,19 +63,15 @@ class Published(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """
-    The first return of a job by a minion that this master has taken. ``functions``: as the minion named them. ``retcode``:
-    checked; 0 for success. ``listed``: whether the job cache gets it. ``value``: what the minion returned, as Salt packs it,
-    if it was asked; else empty.
-    """
+    """The first return of a job by a minion that this master has taken."""
 
     jid: str
     minion: str
-    functions: str
-    retcode: int
+    functions: str  # as the minion named them
+    retcode: int  # checked; 0 for success
     at: float
-    listed: bool = True
-    value: bytes = b""
+    listed: bool = True  # the job cache gets it
+    value: bytes = b""  # what the minion returned, as Salt packs it, if it was asked; else empty
 
     def answer(self) -> Any:
         """Return what the minion returned. :raises Exception: of many kinds, if it is damaged."""
@@ -127,12 +107,7 @@ def publish_of(
     fresh: bool = True,
     limited: bool = False,
 ) -> Published:
-    """
-    Return the record of a publish; its fields are those of ``Published``.
-
-    :param load: without secrets.
-    :param minions: the usable ids of the minions that it is for, in order.
-    """
+    """Return the record of a publish (``Published``): of a load without secrets, and the usable ids of its minions."""
     user, functions, ends = load.get("user"), function_of(load) or _UNNAMED, tuple(ended_by(load))
     stored, asked = not _option(load, "nocache"), bool(origin) and is_question(load)
     may_be_owed = not (origin and sent) and (bool(ends) or not NEVER_OWED.issuperset(functions.split(",")))
@@ -191,9 +166,7 @@ def return_of(jid: str, minion: str, load: Mapping[str, Any], asked: bool = Fals
 
 
 def ended_by(load: Mapping[str, Any]) -> list[str]:
-    """
-    Return the jobs that a load ends by a signal, ``EVERY_JOB`` for all of a minion's jobs; none if it sends no such signal.
-    """
+    """Return the jobs that a load ends by a signal; ``EVERY_JOB`` for all jobs of a minion."""
     functions, arguments = load.get("fun"), load.get("arg")
     if isinstance(functions, str):
         if functions not in KILLS:

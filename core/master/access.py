@@ -2,8 +2,7 @@
 Whether the user of a job may still publish it to these minions. Blocks: use it in a Worker.
 
 It runs Salt's own checks with the access lists as they are now. It must never grant more than a publish by that user would
-get today: root, the master's own user and users that sudo_acl does not restrict may publish everything, others what the
-lists say. A list that cannot be known without the user's password is neither a grant nor a denial.
+get today. A list that cannot be known without the user's password is neither a grant nor a denial.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any
 import salt.auth
 import salt.utils.master
 import salt.utils.minions
+from salt.defaults import DEFAULT_TARGET_DELIM
 
 from saltext.jobs.core.users import ABOVE, KEY, MASTER, PASSWORD, PEER, SUDO, TOKEN, WHO, Identity
 
@@ -28,10 +28,8 @@ _MOST, _LONGEST = 5, 100
 
 def calls_of(load: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     """
-    Return each function of a job with its arguments, as they came; None where these are missing.
-
-    Salt's own check ends at the first permitted one of several functions, on every release (``CkMinions.auth_check``).
-    So each is checked alone.
+    Return each function of a job with its arguments, as they came; None where these are missing. Salt's own check ends at
+    the first permitted one of several (``CkMinions.auth_check``), so each is checked alone.
     """
     fun, arg = load.get("fun"), load.get("arg") or []
     if not isinstance(fun, (list, tuple)):
@@ -48,13 +46,10 @@ def shown(load: Mapping[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """
-    ``denied``: ``{minion: reason}`` for minions to which a job may not be published; ``unsure``: the same for minions where
-    that cannot be determined.
-    """
+    """To which minions a job may not be published, each as ``{minion: reason}``."""
 
-    denied: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    unsure: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    denied: Mapping[str, str] = dataclasses.field(default_factory=dict)  # a job may not be published to them
+    unsure: Mapping[str, str] = dataclasses.field(default_factory=dict)  # that cannot be determined
 
 
 class _Checks(salt.utils.minions.CkMinions):  # type: ignore[misc]
@@ -69,13 +64,15 @@ class _Checks(salt.utils.minions.CkMinions):  # type: ignore[misc]
         self._covered.clear()
 
     def validate_tgt(self, valid: str, expr: Any, tgt_type: str, minions: Any = None, expr_form: Any = None) -> bool:
-        """As Salt's: whether an entry covers all of ``minions``."""
+        """Tell, as Salt's own function, whether an entry of an access list covers all of ``minions``."""
         if minions is None or valid.startswith("@"):
             return bool(super().validate_tgt(valid, expr, tgt_type, minions=minions))
         if valid == "*":
             return True
         if valid not in self._covered:
-            self._covered[valid] = frozenset(self.check_minions(valid, "compound").get("minions", ()))
+            # ``check_minions`` takes all for unmatched if the data of minions cannot be read now
+            found = self._check_compound_minions(valid, DEFAULT_TARGET_DELIM, True)
+            self._covered[valid] = frozenset(found.get("minions", ()))
         return self._covered[valid].issuperset(minions)
 
 
@@ -95,12 +92,10 @@ class Access:
 
     def of_publisher(self, load: Mapping[str, Any], minions: Iterable[str]) -> Standing:
         """
-        Return the ``minions`` to which the user of a job may not publish it any more.
+        Return the ``minions`` to which the user of a job may not publish it any more. The identity that Salt authenticated
+        decides, which the load records. A load has none if the master's own key has published it in another's name, as a
+        syndic does; then it is not known whose rights count.
 
-        The identity that Salt authenticated decides, which the load records. A load has none if the master's own key has
-        published it in another's name, as a syndic does; then it is not known whose rights count.
-
-        :param load: the job's load; its secrets are not needed.
         :raises Exception: anything that an eauth module raises if it cannot tell now.
         """
         who = Identity.from_record(load.get(WHO))
@@ -110,11 +105,7 @@ class Access:
         return self.of_identity(who, load, minions)
 
     def of_identity(self, who: Identity, load: Mapping[str, Any], minions: Iterable[str]) -> Standing:
-        """
-        Return the ``minions`` to which an authenticated user may not publish a job now.
-
-        :raises Exception: as ``of_publisher``.
-        """
+        """Return the ``minions`` to which a user may not publish a job now. :raises Exception: as ``of_publisher``."""
         if who.kind == MASTER or (who.kind == SUDO and self.sudo_grants(_SUDO + who.name) is None):
             return Standing()
         what, wanted = shown(load), list(minions)
@@ -136,11 +127,7 @@ class Access:
         return Standing(denied, {minion: why for minion, why in unsure.items() if minion not in denied})
 
     def lists_of(self, who: Identity) -> list[Any] | None:
-        """
-        Return the current access list of an authenticated user; None if it is not known.
-
-        :raises Exception: as ``of_publisher``.
-        """
+        """Return the current access list of a user; None if it is not known. :raises Exception: as ``of_publisher``."""
         if who.kind == SUDO:
             return self.sudo_grants(_SUDO + who.name)
         if who.kind == KEY:
@@ -155,7 +142,6 @@ class Access:
         return list(salt.utils.master.get_values_of_matching_keys(self._opts.get("publisher_acl") or {}, name))
 
     def _of_peer(self, minion: str) -> list[Any]:
-        """Return what ``peer`` lets a minion publish."""
         peers = self._opts.get("peer")
         found = peers.items() if isinstance(peers, Mapping) else ()
         return [
@@ -196,9 +182,7 @@ class Access:
         return [minion for minion in wanted if len(wanted) == 1 or not self._allows(lists, load, [minion])]
 
     def sudo_grants(self, user: str) -> list[Any] | None:
-        """
-        Return the rights that ``sudo_acl`` leaves a user who came by sudo; None for all rights, and for other users.
-        """
+        """Return the rights that ``sudo_acl`` leaves a user who came by sudo; None for all rights, and for other users."""
         is_limited = user.startswith(_SUDO) and self._opts.get("sudo_acl") and self._opts.get("publisher_acl")
         return self._publisher_list(user[len(_SUDO) :]) if is_limited else None
 

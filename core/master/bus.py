@@ -3,10 +3,9 @@ One engine's subscription to the master event bus, on the engine's own loop. The
 events through the publisher's own sockets, many events at a time.
 
 Every subscriber of Salt's bus gets every event, so unwanted ones are dropped by their tag, before anything is decoded.
-It must never block, and never fail silently: Salt 3008 silently cuts off a listener that falls behind, and on Salt 3006
-a subscription does not outlive the publisher. So the engine listens for its own beat, which it numbers; if a beat does not
-come back, events were lost. The tag of the beat has a random part, so a minion, which can fire events and hears none, cannot
-fire one.
+It must never block, and never fail silently: Salt 3008 cuts off a listener that falls behind. A broken connection is made
+again, and events may have been lost until an event of the engine's own comes back on it, a beat. The tag of the beat has a
+random part, so nobody else can fire it.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import salt.payload
 import salt.transport.frame
-import salt.utils.event
+import salt.utils.dicttrim
 import salt.utils.msgpack
 
 from saltext.jobs.core import compat, lines
@@ -31,17 +30,10 @@ from saltext.jobs.core.master import events
 
 log = lines.logger(__name__)
 
-#: Seconds between two beats. 3008 cuts a listener off at 10,000 queued events, which is five seconds of a very busy
-#: bus: the lost events then contain a beat.
-BEAT = 2.0
-#: Seconds between two beats until the first one is heard.
-FIRST_BEATS = 0.1
-#: Seconds between two beats while only engines use the bus: each event wakes several of Salt's own processes.
-IDLE_BEAT = 10.0
-#: If two beats are this many seconds apart, this process stood still in between, and may have been cut off.
-STALL = 3 * BEAT
-#: Seconds without an echo of a beat after which the engine subscribes again.
-PATIENCE = 10 * BEAT
+#: Seconds between two beats, which show to a console that the engine lives; and between the first ones of a connection.
+BEAT, FIRST_BEATS = 10.0, 0.1
+#: Seconds between two looks at how late the loop is.
+_TICK = 2.0
 
 _TAG_END = b"\n\n"
 
@@ -60,44 +52,30 @@ class Listener(Protocol):
 
 
 class Bus:
-    """
-    :param name: the engine's name, for its beat.
-    :param is_direct: whether to use the publisher's sockets instead of Salt's own client.
-    :param patience: seconds of silence after which the engine subscribes again.
-    """
+    """One engine's subscription. :param name: the engine's name, for its beat."""
 
-    def __init__(
-        self,
-        opts: Mapping[str, Any],
-        loop: Any,
-        name: str,
-        is_direct: bool = compat.HAS_PLAIN_BUS,
-        patience: float = PATIENCE,
-    ) -> None:
+    def __init__(self, opts: Mapping[str, Any], loop: Any, name: str) -> None:
         self._opts, self._loop = dict(opts), loop
         self._listeners: list[Listener] = []
         self._beat_tag = events.beat_tag(name, secrets.token_hex(8))
-        self._beat = Beat()
-        self._is_direct, self._patience = is_direct, patience
-        self._beaten, self._fired, self._pause = time.monotonic(), float("-inf"), 0.0
-        self._is_used = False  # since the last beat by others than engines
-        self._on_ready: Callable[[], None] | None = None
-        self._subscription: Any = None
-        self._publisher: Any = None
+        self._fired = float("-inf")
+        # What to call once a beat comes back on a new connection.
+        self._on_heard: Callable[[], None] | None = None
+        self._stream: Stream | None = None
+        self._sender = Sender(loop, self._opts)
         self._timer: Any = None
         self._quiet = Quiet(log)
         #: How often events may have been lost since the start.
         self.gaps = 0
-        #: Seconds between two beats.
-        self.beat = BEAT
-        self._delays: collections.deque[float] = collections.deque([0.0], maxlen=int(60 / BEAT))
+        self._delays: collections.deque[float] = collections.deque([0.0], maxlen=int(60 / _TICK))
 
-    def listen(self, listener: Listener, on_ready: Callable[[], None] | None = None) -> None:
+    def listen(self, listener: Listener | None = None, on_ready: Callable[[], None] | None = None) -> None:
         """Subscribe. ``on_ready`` is called once the bus is heard; until then events may be missed."""
-        self.tell_too(listener)
-        self._on_ready = on_ready
-        self._subscribe()
-        self._next_beat()
+        if listener is not None:
+            self.tell_too(listener)
+        self._on_heard = on_ready or (lambda: None)
+        self._stream = Stream(self._loop, self._opts, self._take, self._on_break)
+        self._tick(time.monotonic())
 
     def tell_too(self, listener: Listener) -> None:
         """Let another listener hear what comes from now on."""
@@ -108,10 +86,10 @@ class Bus:
         """The longest delay of the loop within the last minute, in seconds."""
         return max(self._delays)
 
-    def fire(self, tag: str, data: dict[str, Any]) -> None:
+    def fire(self, tag: str, data: Mapping[str, Any]) -> None:
         """Put an event on the bus. Best effort: a bus that is down is logged, and does not stop the engine."""
         try:
-            self._publisher.fire_event(data, tag)
+            self._sender.fire_event(data, tag)
         except Exception as exc:
             # lines about the beat must not keep back lines about events
             subject = "its beat" if tag == self._beat_tag else "events"
@@ -122,40 +100,18 @@ class Bus:
         if self._timer is not None:
             self._loop.remove_timeout(self._timer)
             self._timer = None
-        self._disconnect()
-
-    def _disconnect(self) -> None:
-        for handle in (self._subscription, self._publisher):
-            if handle is not None:
-                handle.destroy()
-        self._subscription = self._publisher = None
-
-    def _subscribe(self) -> None:
-        if self._is_direct:
-            self._publisher = Sender(self._loop, self._opts)
-            self._subscription = Stream(self._loop, self._opts, self._take, self._beat.skip)
-        else:
-            self._publisher = self._connect(listen=False)
-            self._subscription = self._connect(listen=True)
-            self._subscription.set_event_handler(self._receive)
-
-    def _connect(self, listen: bool) -> Any:
-        return salt.utils.event.get_event(
-            "master", self._opts["sock_dir"], opts=self._opts, listen=listen, io_loop=self._loop, keep_loop=True
-        )
-
-    # Salt 3007 and later await the handler; 3006 takes a coroutine too.
-    async def _receive(self, raw: bytes) -> None:
-        self._take(raw)
+        if self._stream is not None:
+            self._stream.destroy()
+        self._sender.destroy()
 
     def _take(self, raw: bytes) -> None:
         end = raw.find(_TAG_END)
         tag = raw[:end].decode("utf-8", "replace")
         try:
-            if not tag.startswith(events.OURS):
-                self._is_used = True
             if tag == self._beat_tag:
-                self._hear(salt.payload.loads(raw[end + 2 :], encoding="utf-8")["n"])
+                on_heard, self._on_heard = self._on_heard, None
+                if on_heard is not None:
+                    on_heard()
             elif wanted := [listener for listener in self._listeners if listener.wants(tag)]:
                 data = salt.payload.loads(raw[end + 2 :], encoding="utf-8")
                 for listener in wanted:
@@ -165,68 +121,49 @@ class Bus:
                 type(exc).__name__, "Skipping an event that could not be handled: %.300r", tag, exc_info=exc
             )
 
-    def _next_beat(self) -> None:
-        stall, self._beaten = time.monotonic() - self._beaten, time.monotonic()
-        if stall > STALL and self._beat.heard:
-            self._report_gap(f"this process stood still for {stall:.0f} seconds")
-        self._delays.append(max(0.0, stall - self._pause))
-        self._pause = pause = self.beat if self._beat.heard else FIRST_BEATS
-        if self._beat.unheard * pause >= self._patience:
-            self._quiet.warning(
-                "silent", "The event bus has been silent for %d seconds: subscribing again", self._patience
-            )
-            self._reconnect()
-        if self._is_used or self._beat.unheard or not self._beat.heard or self._beaten - self._fired >= IDLE_BEAT:
-            self._fired, self._is_used = self._beaten, False
-            self.fire(self._beat_tag, self._beat.make())
-        self._timer = self._loop.call_later(pause, self._next_beat)
+    def _tick(self, due: float) -> None:
+        now = time.monotonic()
+        self._delays.append(max(0.0, now - due))
+        if self._on_heard is not None or now - self._fired >= BEAT:
+            self._fired = now
+            self.fire(self._beat_tag, {})
+        pause = _TICK if self._on_heard is None else FIRST_BEATS
+        self._timer = self._loop.call_later(pause, self._tick, now + pause)
 
-    def _reconnect(self) -> None:
-        self._disconnect()
-        # Events fired meanwhile are lost, even if no beat was.
-        self._beat.skip()
-        self._subscribe()
+    def _on_break(self) -> None:
+        self._on_heard = self._on_heard or self._report_gap
 
-    def _hear(self, number: int) -> None:
-        is_first, lost = not self._beat.heard, self._beat.hear(number)
-        if is_first:
-            if self._on_ready is not None:
-                self._on_ready()
-        elif lost > 0:
-            self._report_gap(f"{lost} beats did not come back")
-
-    def _report_gap(self, why: str) -> None:
+    def _report_gap(self) -> None:
         self.gaps += 1
-        log.warning("Events may have been lost on the bus, so returns are looked for in the job cache: %s", why)
+        log.warning(
+            "Events may have been lost on the bus, whose connection broke: returns are looked for in the job cache"
+        )
         for listener in self._listeners:
             listener.on_gap()
 
 
-class Beat:
-    """The beats of one process, by which it notices what the bus has lost."""
+class _Frames:
+    """What comes from the publisher, as events. Some releases of Salt 3006 put the length before each of them."""
 
     def __init__(self) -> None:
-        #: The number of the last beat that was made, and of the last one that came back.
-        self.sent = self.heard = 0
+        self._unpacker = salt.utils.msgpack.Unpacker(raw=True)
+        self._left: bytearray | None = None  # the beginning of an event that comes with its length; else None
+        self._is_first = True
 
-    @property
-    def unheard(self) -> int:
-        """How many beats have not come back since the last one that did."""
-        return self.sent - self.heard
-
-    def make(self) -> dict[str, Any]:
-        """Return the payload of the next beat."""
-        self.sent += 1
-        return {"n": self.sent}
-
-    def skip(self) -> None:
-        """Count one beat as lost, so that the next one that comes back shows a gap."""
-        self.sent += 1
-
-    def hear(self, n: int) -> int:
-        """Take the number of a beat from the bus, and return how many beats were lost since the last one."""
-        lost, self.heard = max(0, n - self.heard - 1), max(n, self.heard)
-        return lost
+    def take(self, data: bytes) -> Iterator[bytes]:
+        """Yield the events that are whole with more data. :raises Exception: of many kinds, if these are no events."""
+        if self._is_first:
+            # A frame of msgpack, a mapping, begins with another byte than the length of an event of less than 16 MiB.
+            self._left, self._is_first = bytearray() if data[0] == 0 else None, False
+        if self._left is None:
+            self._unpacker.feed(data)
+        else:
+            self._left += data
+            while len(self._left) >= 4 and len(self._left) >= (end := 4 + int.from_bytes(self._left[:4], "big")):
+                self._unpacker.feed(bytes(self._left[4:end]))
+                del self._left[:end]
+        for frame in self._unpacker:
+            yield frame[b"body"]
 
 
 # -- the publisher's own sockets ------------------------------------------------------------------------------------------
@@ -234,8 +171,7 @@ class Beat:
 # bus and is cut off. To fire an event, it starts a thread and waits for it. What follows must never wait, never mix the
 # bytes of two events, and never end silently: the listener hears when events may have been lost.
 
-#: Bytes that are read at a time. For more than 128 KiB each read gets memory from the kernel and gives it back, which
-#: alone takes 18 us of CPU.
+#: Bytes that are read at a time. More than 128 KiB take memory from the kernel for each read, which costs 18 us of CPU.
 _CHUNK = 64 << 10
 #: Chunks that are read before the loop may do other work.
 _CHUNKS = 16
@@ -246,19 +182,14 @@ _RETRY = 0.2
 
 
 class Stream:
-    """
-    Reads events from the publisher's socket.
-
-    :param take: called, on the loop, with each event as the bus carries it: tag, two newlines, payload.
-    :param on_break: called when the connection was lost, before it is made again.
-    """
+    """Calls ``take`` with each event of the publisher's socket: tag, two newlines, payload; ``on_break`` when it breaks."""
 
     def __init__(
         self, loop: Any, opts: Mapping[str, Any], take: Callable[[bytes], None], on_break: Callable[[], None]
     ) -> None:
         self._loop, self._opts, self._take, self._on_break = loop, opts, take, on_break
         self._socket: socket.socket | None = None
-        self._unpacker: Any = None
+        self._frames = _Frames()
         self._timer: Any = None
         self._connect()
 
@@ -281,7 +212,7 @@ class Stream:
             self._timer = self._loop.call_later(_RETRY, self._connect)
             return
         # Drop the incomplete event of the last connection.
-        self._unpacker = salt.utils.msgpack.Unpacker()
+        self._frames = _Frames()
         self._wait_for_events()
 
     def _wait_for_events(self) -> None:
@@ -290,7 +221,7 @@ class Stream:
         self._loop.add_handler(self._socket.fileno(), self._on_events, self._loop.READ)
 
     def _on_events(self, fd: int, _events: int) -> None:
-        """Take the events that are there; then wait a moment, until there are more."""
+        """Take the events that are there; then wait a moment for more."""
         self._loop.remove_handler(fd)
         self._timer = self._loop.call_later(_PACE, self._wait_for_events)
         try:
@@ -300,9 +231,8 @@ class Stream:
                 data = self._socket.recv(_CHUNK)
                 if not data:
                     raise ConnectionError("the publisher has closed it")
-                self._unpacker.feed(data)
-                for frame in self._unpacker:
-                    self._take(frame[b"body"])
+                for event in self._frames.take(data):
+                    self._take(event)
                     if self._socket is None:
                         return
                 if len(data) < _CHUNK:
@@ -317,12 +247,7 @@ class Stream:
 
 
 def connected(opts: Mapping[str, Any], side: str = "pub") -> socket.socket:
-    """
-    Return a non-blocking connection to the publisher.
-
-    :param side: ``pub`` to listen, or ``pull`` to fire events.
-    :raises OSError: when it is not there.
-    """
+    """Return a non-blocking connection to the publisher's side ``pub``, to listen, or ``pull``, to fire. :raises OSError:"""
     if opts.get("ipc_mode") == "tcp":
         made = socket.create_connection(("localhost", int(opts[f"tcp_master_{side}_port"])), timeout=1.0)
     else:
@@ -351,16 +276,14 @@ class Sender:
         self._waits = False
 
     def fire_event(self, data: Mapping[str, Any], tag: str) -> None:
-        """
-        Put an event on the bus, now or as soon as the publisher takes it.
-
-        :raises OSError: when there is no publisher, or when it has not read for a long time.
-        """
+        """Put an event on the bus, now or as soon as the publisher takes it. :raises OSError: when it does not read."""
         stamped = {**data, "_stamp": compat.stamp()}
-        event = salt.utils.event.SaltEvent.pack(tag, stamped, max_size=self._opts.get("max_event_size"))
+        packed = salt.payload.dumps(stamped, use_bin_type=True)
+        if most := self._opts.get("max_event_size"):
+            packed = salt.utils.dicttrim.trim_dict(packed, most, is_msgpacked=True, use_bin_type=True)
         if len(self._left) > _MOST:
             raise BlockingIOError(f"{len(self._left)} bytes wait for the publisher, which does not read")
-        frame = salt.transport.frame.frame_msg_ipc(event, raw_body=True)
+        frame = salt.transport.frame.frame_msg_ipc(tag.encode() + _TAG_END + packed, raw_body=True)
         try:
             self._send(frame)
         except ConnectionError:  # the publisher was restarted

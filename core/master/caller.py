@@ -1,10 +1,9 @@
 """
 The caller of a runner, as Salt itself has authenticated them; never a bare user name.
 
-On every release a runner gets only the name of a user (``__user__``). By that name, root at the command line cannot be
-told from an API user called root, or from a minion. So this module looks at the call itself. The master runs a runner
-below the method that has authenticated the request, in the same process or in a fork of it. That method's frame is on the
-stack, with the result of the authentication: the name, and the grants that came with the password or the token.
+On every release a runner gets only the name of a user (``__user__``), by which root at the command line cannot be told from
+an API user called root, or from a minion. So this module looks at the call itself: the method of the master that has
+authenticated the request is on the stack, with the name, and the grants that came with the password or the token.
 
 * ``ClearFuncs.runner``: a request with a password, a token or a key file. Its grants are the limit. Only the key files
   of the master's own user come without grants, and without limit.
@@ -13,16 +12,16 @@ stack, with the result of the authentication: the name, and the grants that came
 * A process in which an engine calls a runner for a user (``core/batch/effects.py``): that user, with their grants.
 * Outside the master: ``salt-run`` or Python, run by a user who may write the master's files. No limit but ``sudo_acl``.
 
-A runner may call others in threads (``salt.parallel_runners``), so the stacks of all threads are searched. That is safe,
-because a process of the master serves one request at a time.
+A runner may call others in threads (``salt.parallel_runners``), so the stacks of all threads are searched: a process of the
+master serves one request at a time.
 
 It must never treat a call of unknown origin as the master's own: such a call is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -51,15 +50,11 @@ _LOCAL = (MASTER, SUDO, KEY)
 
 @dataclasses.dataclass(frozen=True)
 class Caller:
-    """
-    Who asks.
-
-    * ``grants``: the access list that limits the caller; None for a caller without limit.
-    * ``who``: what is recorded, so that the rights can be checked again.
-    """
+    """Who asks."""
 
     name: str
-    grants: tuple[Any, ...] | None = None
+    grants: tuple[Any, ...] | None = None  # the access list that limits the caller; None for a caller without limit
+    # What is recorded, so that the rights can be checked again.
     who: Identity | None = dataclasses.field(default=None, compare=False)
 
     @property
@@ -89,10 +84,8 @@ def act_for(limits: Mapping[str, Any]) -> None:
 
 def caller(opts: Mapping[str, Any], user: str | None) -> Caller:
     """
-    Return the caller of the current runner.
+    Return the caller of the current runner. ``user``: the name that Salt gave the runner, if any.
 
-    :param opts: the master's options.
-    :param user: the user name that Salt gave the runner, if any.
     :raises Refused: when the master got the call from outside and its origin is unknown.
     """
     if _Process.acts_for is not None:
@@ -125,13 +118,10 @@ def require_right(
     named_as: str = "all of these minions",
 ) -> None:
     """
-    Refuse a job that the caller may not publish: the right to call a runner does not include it.
+    Refuse a job (``fun``, and ``arg`` as it is published) that the caller may not publish: the right to call a runner does
+    not include it. A user who may not publish to minions must not learn which ones exist, or what a target matches: so the
+    refusal names none, and is the same if none matches.
 
-    The refusal names no minion, and is the same if no minion matches: a user who may not publish to minions must not
-    learn which ones exist, or what a target matches.
-
-    :param load: the job: ``fun``, and ``arg`` as it is published, keyword arguments included.
-    :param minions: the minions that would run it.
     :param named_as: what the refusal calls the minions.
     :raises Refused: naming the function and ``named_as``, or the user if ``publisher_acl_blacklist`` names them.
     """
@@ -146,23 +136,25 @@ def require_right(
         raise Refused(f"{who.name} may not publish {load.get('fun')} to {named_as}, or there is no such minion")
 
 
-def sees_arguments(who: Caller, load: Mapping[str, Any]) -> bool:
-    """Tell whether a caller may see the arguments of a job: without limit those of all jobs, else those of their own."""
-    if who.grants is None:
-        return True
-    try:
-        owner = Identity.from_record(load.get(WHO))
-    except ValueError:
-        owner = None
-    return owner is not None and who.who is not None and are_one(owner, who.who)
+def sees_all(opts: Mapping[str, Any], who: Caller) -> bool:
+    """Tell whether a caller sees arguments and returns of all jobs: whoever may call ``jobs.list_job``, which has them."""
+    return who.grants is None or Access(opts).may_run(who.grants, "jobs.list_job", (), {})
 
 
 def sight(opts: Mapping[str, Any], user: str | None) -> Callable[[Mapping[str, Any]], bool]:
-    """Return what tells of which jobs the caller may see the arguments: of none if it is not known who calls."""
+    """Return a function that tells whether the caller may see a load's arguments: of none if it is not known who calls."""
     try:
-        return functools.partial(sees_arguments, caller(opts, user))
+        who = caller(opts, user)
     except Refused:
         return lambda _load: False
+
+    def is_own(load: Mapping[str, Any]) -> bool:
+        with contextlib.suppress(ValueError):
+            owner = Identity.from_record(load.get(WHO))
+            return bool(owner and who.who and are_one(owner, who.who))
+        return False
+
+    return (lambda _load: True) if sees_all(opts, who) else is_own
 
 
 def ask(
@@ -175,12 +167,9 @@ def ask(
     **options: Any,
 ) -> tuple[list[str], Mapping[str, Any]]:
     """
-    Ask the minions that a target matches, if the caller may ask them all. Blocks.
+    Ask the minions that a target matches, if the caller may ask them all. Blocks. They are asked by name: minions match a
+    target themselves, so with a target, minions that the caller may not ask might answer.
 
-    They are asked by name: minions match a target themselves, so with a target, minions that the caller may not ask might
-    answer.
-
-    :param fun: the function that asks, and its arguments.
     :param options: further arguments of ``LocalClient.cmd``.
     :return: the minions, and their answers as Salt's client returns them.
     :raises Refused: when ``who`` may not ask them, when the target matches no minion, or the master publishes nothing.
@@ -212,10 +201,8 @@ def require_no_peer(who: Caller, allowed: Iterable[str] = (), hint: str = "") ->
 
 def names_of(who: Caller) -> frozenset[str]:
     """
-    Return the names of a caller: the one that batches show; a local user's own name, without ``sudo_``; and an API
-    user's name with the backend before it.
-
-    An API user whose name has a meaning to Salt (``root``) has only the name with the backend.
+    Return the names of a caller: the one that batches show; a local user's own name, without ``sudo_``; and an API user's
+    name with the backend before it, which is the only one if the name has a meaning to Salt (``root``).
     """
     known = who.who
     own = {who.name, *({known.name} if known and known.kind in _LOCAL else ())}
@@ -226,9 +213,8 @@ def names_of(who: Caller) -> frozenset[str]:
 
 def groups_of(opts: Mapping[str, Any], who: Caller) -> frozenset[str]:
     """
-    Return the groups of a caller, as given by the backend of their login or by this machine, never as they claim.
-
-    Empty if they are not known, as with a token that may belong to several backends. Blocks.
+    Return the groups of a caller, as given by the backend of their login or by this machine; none if they are not known, as
+    with a token that may belong to several backends. Blocks.
     """
     known = who.who
     if known is None or who.peer:
@@ -245,7 +231,7 @@ def groups_of(opts: Mapping[str, Any], who: Caller) -> frozenset[str]:
 
 
 def _authenticated(opts: Mapping[str, Any], found: Mapping[str, Any]) -> Caller:
-    """:param found: the local variables of ``ClearFuncs.runner``, once it has authorized the request."""
+    """Return who made a request. ``found``: the local variables of ``ClearFuncs.runner`` once it has authorized that."""
     check, load, kind = found["auth_check"], found["clear_load"], found["auth_type"]
     if check.get("error"):
         raise Refused("Refused, because it is not known who asks")

@@ -2,9 +2,8 @@
 The tag vocabulary: turns bus events into typed facts, and makes the tags of what we announce.
 
 All tags are spelled here (only the executor and the reactor's files, which stand alone, spell their own). The fields of
-an event or of a return are checked here, once for all engines: the types of a fact's fields are reliable. It must never
-trust an event: if the id in the payload does not match the id in the tag, or could not be a path component, there is no
-fact.
+an event or of a return are checked here, once for all engines. It must never trust an event: if the id in the payload does
+not match that in the tag, or could not be a path component, there is no fact.
 
 What we announce (payloads are flat dicts with the fields that are named here; Salt adds ``_stamp``):
 
@@ -53,7 +52,7 @@ BEACON = "salt/beacon/"
 PRESENCE = "salt/presence/change"
 #: The state of a minion's key has changed: accepted, rejected, deleted.
 KEY = "salt/key"
-#: The wake-ups and beats of the engines.
+#: The beats of the engines.
 OURS = "saltext/jobs/"
 
 
@@ -93,10 +92,7 @@ BusFact = JobReturned | JobStarted | MinionStarted | PresenceChanged
 
 
 def parts_of_job(tag: str) -> tuple[str, str, str] | None:
-    """
-    Return (jid, kind, minion) of a ``salt/job/<jid>/<kind>[/<minion>]`` tag, with empty strings for missing parts, or
-    None for another tag.
-    """
+    """Return (jid, kind, minion) of a ``salt/job/<jid>/<kind>[/<minion>]`` tag, empty where missing; None for others."""
     if not tag.startswith(JOB):
         return None
     jid, _, rest = tag[len(JOB) :].partition("/")
@@ -113,17 +109,12 @@ def beacon_of(tag: str) -> str | None:
 
 
 def started_by(tag: str) -> str | None:
-    """Return the minion of a ``salt/minion/<minion>/start`` tag, or None: a minion process has started."""
+    """Return the minion of a ``salt/minion/<minion>/start`` tag, or None."""
     return tag[len(MINION) : -len("/start")] if tag.startswith(MINION) and tag.endswith("/start") else None
 
 
 def fact_of(tag: str, data: Any) -> BusFact | None:
-    """
-    Return the fact in an event, or None if there is none or the event is not consistent.
-
-    :param tag: the event's tag.
-    :param data: its decoded payload.
-    """
+    """Return the fact in an event, or None if there is none or the event is not consistent."""
     if not isinstance(data, Mapping):
         return None
     if tag == PRESENCE:
@@ -156,11 +147,6 @@ def taken_over_tag(engine: str) -> str:
     return f"salt/jobs_engine/{engine}/taken_over"
 
 
-def wake_tag(engine: str) -> str:
-    """Return the tag with which a runner wakes an engine. The event is empty: the request is a row."""
-    return f"{OURS}{engine}/wake"
-
-
 def beat_tag(engine: str, name: str) -> str:
-    """Return the tag of an engine's own beat; if a beat does not come back, the bus lost events. ``name`` is secret."""
+    """Return the tag of an engine's own beat, which shows the engine and others that it is heard. ``name`` is secret."""
     return f"{OURS}{engine}/beat/{name}"

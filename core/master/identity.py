@@ -1,6 +1,4 @@
-"""
-Finds out which user Salt has authenticated, for a publish and for a call of a runner.
-"""
+"""Finds out which user Salt has authenticated, for a publish and for a call of a runner."""
 
 from __future__ import annotations
 
@@ -20,16 +18,12 @@ def known_now(kind: str, name: str, backends: Iterable[str] = ()) -> Identity:
 
 
 def of_local(kind: str, name: str) -> Identity:
-    """Return that of a user of this machine, who has come by sudo if Salt's name says so."""
+    """Return the identity of a user of this machine, who has come by sudo if Salt's name for them says so."""
     return known_now(SUDO, name.removeprefix("sudo_")) if name.startswith("sudo_") else known_now(kind, name)
 
 
 def of_publish() -> Identity | None:
-    """
-    Return the user of the publish that this master is about to store.
-
-    None outside a publish, and if the master's own key has published in another's name.
-    """
+    """Return the user of the present publish; None outside one, and if the master's own key made it in another's name."""
     found = _publish()
     if found is None:
         return None
@@ -67,10 +61,8 @@ def _backend_of_token(loadauth: Any, token: Any) -> tuple[str, ...]:
 
 def backends_of_token(loadauth: Any, name: str, grants: list[Any]) -> tuple[str, ...]:
     """
-    Return the backends that a user's token may belong to.
-
-    Salt removes the token from the request before it calls a runner, but its token store still has it. So the backend
-    is one for which a token of this user is stored, and which grants what Salt found.
+    Return the backends that a user's token may belong to: Salt removes the token from the request before it calls a runner.
+    So these are all backends for which a token of this user is stored, with the grants that Salt found.
     """
     known = list(loadauth.opts.get("external_auth") or {})
     if len(known) == 1:
@@ -87,8 +79,8 @@ def backends_of_token(loadauth: Any, name: str, grants: list[Any]) -> tuple[str,
 
 
 # -- what Salt is doing at this moment ----------------------------------------------------------------------------------
-# Salt does not pass all that it knows to a runner or a returner. Only the local variables of the authenticating method
-# say which user was authenticated. They must never be taken from a frame of any other method.
+# Salt does not pass all that it knows to a runner or a returner. Only the local variables of the authenticating method, and
+# never those of another, say which user was authenticated.
 
 
 def _outwards(frame: types.FrameType | None) -> Iterator[types.FrameType]:
@@ -119,10 +111,8 @@ def codes(module: str, owner: str, *methods: str) -> list[types.CodeType]:
 
 def told_by_peer() -> bool:
     """
-    Tell whether Salt is storing a return at this moment because a peer's event in a cluster tells of it (Salt 3008).
-
-    Such an event proves nothing: any accepted minion can fire one in another's name. A peer of the same site has itself
-    stored what minions returned to it.
+    Tell whether a return is being stored because a peer's event in a cluster tells of it (Salt 3008). That proves nothing:
+    any accepted minion can fire one in another's name, and a peer of the site has itself stored what minions returned to it.
     """
     methods = codes("salt.master", "EventMonitor", "handle_event")
     return any(frame.f_code in methods and frame.f_locals.get("peer_id") for frame in frames_of_this_call())

@@ -2,8 +2,8 @@
 The master job cache, whatever returner is configured: loads, returns, and storing what an engine has made or found.
 
 It blocks (disk, database): call it from a Worker. It must never return the payloads of all returns at once: these can be
-megabytes, and the engines need none. A record of the job cache, like an event, may contain anything that a minion has
-sent, or be damaged. So its fields are checked here. A damaged record is skipped, and the others count.
+megabytes. A record may contain anything that a minion has sent, or be damaged: its fields are checked here, a damaged one is
+skipped, and the others count.
 """
 
 from __future__ import annotations
@@ -42,19 +42,13 @@ BATCH_MARK = "batch"
 
 
 class OwnLoad(dict[str, Any]):
-    """
-    A load that one of our engines has made. Its claims are believed, because a load from the network never has this type.
-    """
+    """A load that one of our engines has made. Its claims are believed: one from the network never has this type."""
 
-    #: Whether nothing was published under its jid.
-    is_first = False
+    is_first = False  # whether nothing was published under its jid before
 
 
 class JobCache:
-    """
-    :param opts: the master's options. Returns are read where they are stored: in ``ext_job_cache`` if that is set, else
-        in ``master_job_cache``.
-    """
+    """Returns are read where they are stored: in ``ext_job_cache`` if that is set, else in ``master_job_cache``."""
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self._opts = dict(opts)
@@ -70,30 +64,20 @@ class JobCache:
 
     def load(self, jid: str, to_publish: bool = False) -> dict[str, Any]:
         """
-        Return the load of a job, or ``{}``.
-
-        :param to_publish: whether it is to be published again. Then it is never read from an ``ext_job_cache``, because
-            minions may write to it.
-        :raises JobCacheError: when it cannot be read.
+        Return the load of a job, or ``{}``. :raises JobCacheError: when it cannot be read. ``to_publish``: it is never read
+        from an ``ext_job_cache``, because minions may write to it.
         """
         name = self.master_name if to_publish else self.name
         return dict(self._mapping(f"The load of {jid}", self._call(name, "get_load", jid)))
 
     def returned(self, jid: str, minions: Iterable[str]) -> dict[str, int]:
-        """
-        Return ``{minion: retcode}`` of those of ``minions`` that have returned ``jid``. A minion whose return is damaged is
-        left out, with a line in the log.
-
-        :raises JobCacheError: when the cache cannot be read.
-        """
+        """Return ``{minion: retcode}`` of those that have returned, without damaged returns. :raises JobCacheError:"""
         return {minion: retcode_of(data) for minion, data in self.each_return(jid, minions) if data}
 
     def each_return(self, jid: str, minions: Iterable[str]) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
         """
-        Yield (minion, its return) for some minions; None in place of a missing return, and an empty mapping in place of one
-        that cannot be read. With our job cache and with local_cache only a few are in memory at a time.
-
-        :raises JobCacheError: when the cache cannot be read.
+        Yield (minion, its return): None if it is missing, an empty mapping if it cannot be read. With our job cache and
+        with local_cache only a few are in memory at a time. :raises JobCacheError: when the cache cannot be read.
         """
         wanted = list(minions)
         few = self.name == OURS or (self.name == "local_cache" and is_plain(jid))
@@ -110,23 +94,14 @@ class JobCache:
                 yield minion, None if value is None else self._mapping(f"{minion}'s return of {jid}", value)
 
     def publishes(self, jid: str) -> list[Published]:
-        """
-        Return the publish of a job by a master of the site, as ``records.published_before``; none if its record cannot be
-        read. Only our own job cache knows.
-
-        :raises JobCacheError: when the cache cannot be read.
-        """
+        """Return a job's publish, as ``records.published_before``, if our own job cache can tell. :raises JobCacheError:"""
         store = self._store
         key = store.key_of(jid) if self.master_name == OURS else None
         if key is None:
             return []
-
-        def is_ours(master: str) -> bool:
-            return master == self._opts["id"] or store.site.shares(master)
-
         try:
-            return records.published_before(store, key, is_ours)
-        except Exception as exc:  # of many kinds
+            return records.published_before(store, key)
+        except Exception as exc:  # a driver may raise anything
             # If the driver can look for another record, only this one is unreadable.
             self._guard(OURS, f"fetch {PUBLISHED} {jid}", lambda: store.contains(NOCACHE, "probe"))
             self._quiet.error(
@@ -135,10 +110,7 @@ class JobCache:
             return []
 
     def published_since(self, since: float) -> list[str]:
-        """
-        Return the jobs that this master, or one of its site, published at or after a Unix time. Only our own job cache
-        knows. Raises as ``publishes``.
-        """
+        """Return the jobs that the site published since a Unix time. Only for our own job cache. :raises JobCacheError:"""
         keys = self._guard(OURS, f"list {PUBLISHED}", lambda: self._store.keys(PUBLISHED))
         jids = [jid for jid in map(self._store.decode, keys) if (jid_time(jid) or since) >= since - _AGAIN_WITHIN]
         return [jid for jid in filter(is_plain, jids) if any(record.at >= since for record in self.publishes(jid))]
@@ -149,11 +121,8 @@ class JobCache:
 
     def keep_load(self, jid: str, load: Mapping[str, Any], minions: Iterable[str], first: bool = False) -> None:
         """
-        Store the load of ``jid``, as publishing it would.
-
-        :param load: as the master gets it from a client: fun, arg, tgt, tgt_type, user, ret, kwargs, jid.
-        :param first: whether nothing was published under the jid.
-        :raises JobCacheError: when it cannot be stored.
+        Store the load of ``jid`` as publishing it would, and as the master gets it from a client. ``first``: nothing was
+        published under the jid. :raises JobCacheError: when it cannot be stored.
         """
         own = OwnLoad(load)
         own.is_first = first
@@ -164,12 +133,7 @@ class JobCache:
         self._call(self.name, "returner", dict(load))
 
     def store_kept(self, jid: str, fun: Any, returns: Mapping[str, Mapping[str, Any]]) -> None:
-        """
-        Store returns that minions had kept.
-
-        :param returns: ``{minion: return data}`` as the minions gave it; only what belongs to a return is taken.
-        :raises JobCacheError: when they cannot be stored.
-        """
+        """Store returns that minions had kept: of what each gave, only what belongs to a return. :raises JobCacheError:"""
         for minion, data in returns.items():
             kept = {name: data[name] for name in ("return", "retcode", "success", "out") if name in data}
             self.store_return({"jid": jid, "id": minion, "fun": fun, **kept})
@@ -224,7 +188,6 @@ class JobCache:
         return found
 
     def _folder(self, jid: str) -> str:
-        """Return where local_cache keeps a job."""
         jobs = os.path.join(self._opts["cachedir"], "jobs")
         return str(salt.utils.jid.jid_dir(jid, jobs, self._opts.get("hash_type", "sha256")))
 

@@ -41,7 +41,6 @@ def outcome(
     """
     Return the result of ``job_cache.outcome``. All returns are read, a few at a time.
 
-    :param load: the job's load from the job cache.
     :param owed: the states of the job's entries in the retry queue, by minion; None if it cannot be read.
     :param ended: of a batch, how its job has ended on minions without success: the state, and what that means.
     :raises JobCacheError: if the cache cannot be read.
@@ -71,13 +70,9 @@ def outcome(
         "returned": len(minions) - len(silent),
         "failed": failed,
         "missing": sorted(set(missing) - ended.keys()),
-        "owed": None if owed is None else _of(owed, silent),
+        "owed": None if owed is None else {minion: owed[minion] for minion in sorted(silent) if minion in owed},
         "groups": reasons.groups(),
     }
-
-
-def _of(owed: Mapping[str, str], minions: Iterable[str]) -> dict[str, str]:
-    return {minion: owed[minion] for minion in sorted(minions) if minion in owed}
 
 
 # -- what runs now ------------------------------------------------------------------------------------------------------
@@ -92,10 +87,8 @@ def ask_what_runs(
     opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, timeout: float
 ) -> tuple[dict[str, Any], list[str]]:
     """
-    Ask minions what they run. Blocks.
+    Ask minions what they run. Return ({minion: answer}, minions that did not answer within ``timeout`` seconds). Blocks.
 
-    :param timeout: seconds to wait for answers.
-    :return: the answers, whatever they hold, and the minions that did not answer.
     :raises Refused: when ``who`` may not ask them, when the target matches no minion, or the master publishes nothing.
     """
     require_no_peer(who)
@@ -106,12 +99,10 @@ def ask_what_runs(
 
 def running(answers: Mapping[str, Iterable[Any]], batches: Known, replays: Known) -> list[dict[str, Any]]:
     """
-    Return what runs, a dict for each job; the job that runs on most minions comes first. See ``job_cache.running``.
+    Return what runs, a dict for each job; the one on most minions comes first. See ``job_cache.running``. If minions name
+    different functions or arguments under one jid, each of these gets a row, so one answer changes nothing of another.
 
-    If minions name different functions or arguments under one jid, each of these gets a row of its own. So the answer of
-    one minion changes nothing that is shown of another.
-
-    :param answers: what each minion says. Questions are skipped, and so is anything that does not have the form of a job.
+    :param answers: what each minion says. Questions, and what does not have the form of a job, are skipped.
     :param batches: the batches that have not ended: each has a row, even if no minion runs it at this moment.
     :param replays: what the retry queue has under way.
     """
@@ -126,16 +117,13 @@ def running(answers: Mapping[str, Iterable[Any]], batches: Known, replays: Known
             jid, fun = job.get("jid"), function_of(job)
             if not isinstance(jid, str) or not is_plain(jid) or not fun or kind_of(fun) == LOOKING:
                 continue
-            row = found[(jid,)] if jid in batches else _row_of(found, {**_said(jid, fun, job), **replays.get(jid, {})})
+            said = {**_said(jid, fun, job), **replays.get(jid, {})}
+            row = found.setdefault((jid,) if jid in batches else (jid, said["fun"], *said["arguments"]), said)
             if minion not in row["minions"][-1:]:
                 row["minions"].append(minion)
     for row in found.values():
         row["minions"].sort()
     return sorted(found.values(), key=lambda row: (-len(row["minions"]), row["jid"]))
-
-
-def _row_of(found: dict[tuple[Any, ...], dict[str, Any]], said: dict[str, Any]) -> dict[str, Any]:
-    return found.setdefault((said["jid"], said["fun"], *said["arguments"]), said)
 
 
 def _said(jid: str, fun: str, job: Mapping[str, Any]) -> dict[str, Any]:

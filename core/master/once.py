@@ -1,9 +1,8 @@
 """
-Reads what minions with the executor ``job_once`` (executors/job_once.py) answer about a job, and finds out which minions
-have the executor.
+Reads what minions with the executor ``job_once`` (executors/job_once.py) answer about a job, and finds out which have it.
 
-A missing record of a job proves that the minion has not begun the job only if its records reach back to the job's
-publish. This module must never take silence for an answer.
+It must never take silence for an answer, nor a missing record for proof that a job was not begun, unless the minion's
+records reach back to the job's publish.
 """
 
 from __future__ import annotations
@@ -28,23 +27,14 @@ _STATES = frozenset({"never", "begun", "interrupted", "ended", "unknown"})
 
 @dataclass(frozen=True)
 class Record:
-    """
-    A minion's record of a job.
+    """A minion's record of a job."""
 
-    ``state``: ``never``, ``begun``, ``interrupted``, ``ended``, or ``unknown`` if it cannot read its records.
-    ``complete_for``: for how many seconds the minion has recorded every job that it began; 0 unless the state is ``never``.
-    ``at``: Unix time by the minion's clock at which it last began the job; 0 if it has not.
-    """
-
-    state: str
-    complete_for: float = 0.0
-    at: float = 0.0
+    state: str  # never, begun, interrupted, ended, or unknown if it cannot read its records
+    complete_for: float = 0.0  # for how many seconds it has recorded every job that it began; 0 unless "never"
+    at: float = 0.0  # Unix time by the minion's clock at which it last began the job; 0 if it has not
 
     def about(self, age: float) -> str:
-        """
-        Return the state of a job that was first published ``age`` seconds ago: ``unknown`` instead of ``never`` if the
-        records do not reach back that far.
-        """
+        """Return the state of a job published ``age`` seconds ago: not ``never`` if the records do not reach that far."""
         return "unknown" if self.state == "never" and self.complete_for <= age + _SKEW else self.state
 
 
@@ -65,23 +55,15 @@ def _number(told: Any) -> float:
 
 
 def keeps_nothing(answer: Any) -> bool:
-    """
-    Tell whether a minion, asked for an old return, answers that it keeps none. A minion with the executor or
-    ``cache_jobs`` never answers that.
-    """
+    """Tell whether a minion, asked for an old return, answers that it keeps none: it has neither executor nor cache_jobs."""
     return isinstance(answer, str) and _NO_RETURNS in answer
 
 
 def is_recorded(funs: Iterable[str], options: Any) -> bool:
-    """
-    Tell whether a minion that has the executor records a job.
-
-    :param options: the options that travel with the job beside function and arguments.
-    """
+    """Tell whether the executor records a job with these ``options`` beside function and arguments."""
     given = options if isinstance(options, Mapping) else {}
     executors = given.get("module_executors")
-    # job_once must be the first executor, since one before it may run the function, and not the last, since Salt replaces
-    # that one with ``sudo`` (``sudo_user``).
+    # Not behind an executor that may run the function, nor the last one, which Salt replaces with ``sudo`` (``sudo_user``).
     if executors and not (isinstance(executors, (list, tuple)) and len(executors) > 1 and executors[0] == NAME):
         return False
     wishes = given.get("executor_opts")
@@ -92,12 +74,7 @@ def is_recorded(funs: Iterable[str], options: Any) -> bool:
 
 
 def is_return_of(fun: Any, kept: Mapping[str, Any]) -> bool:
-    """
-    Tell whether a minion's kept return of a jid belongs to these functions: two masters may have used the same jid.
-
-    :param fun: a job's function, or a list of several.
-    :param kept: the minion's answer.
-    """
+    """Tell whether a minion's kept return belongs to these functions: two masters may have used the same jid."""
     return "fun" not in kept or _named(kept["fun"]) == _named(fun)
 
 
@@ -119,18 +96,14 @@ LACKS = (
 
 def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, timeout: int) -> dict[str, Any]:
     """
-    Ask minions whether they have the executor. Blocks.
+    Ask minions whether they have the executor, and wait ``timeout`` seconds for answers. Blocks.
 
-    :param who: the caller, whose rights count.
-    :param timeout: seconds to wait for answers.
-    :return: asked (the target as it was given, its type, and how many minions it matches), has (list of minions), lacks
-        (``{minion: what is missing}``), keeps (list of those that lack it and keep what they return, ``cache_jobs``),
-        silent (list of minions).
+    :return: asked (the target, its type, and how many minions it matches), has (list of minions), lacks (``{minion: what is
+        missing}``), keeps (those that lack it and keep what they return, ``cache_jobs``), silent (list of minions).
     :raises Refused: when ``who`` may not ask them, when the target matches no minion, or the master publishes nothing.
     """
     options = {"timeout": timeout, "full_return": True, "executor_opts": {NAME: {"question": True}}}
-    # The executor adds a record to the answer. This function is asked for alone, because a proxy runs several functions
-    # without executors.
+    # The executor adds a record to the answer. A proxy runs several functions without executors, so it is asked alone.
     matched, answers = ask(opts, who, tgt, tgt_type, "saltutil.find_cached_job", ["0"], **options)
     given = {minion: full for minion, full in answers.items() if isinstance(full, Mapping)}
     told = {minion: full.get("ret") for minion, full in given.items() if full.get("out") != _SILENT}
@@ -139,14 +112,10 @@ def coverage(opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, time
         "asked": {"tgt": tgt, "tgt_type": tgt_type, "minions": len(matched)},
         "has": sorted(minion for minion, lack in lacks.items() if not lack),
         "lacks": {minion: lacks[minion] for minion in sorted(lacks) if lacks[minion]},
-        "keeps": sorted(minion for minion in lacks if lacks[minion] and _keeps_returns(told[minion])),
+        # If the executor is configured and missing, nothing runs on the minion, and the answer is an error text.
+        "keeps": sorted(m for m in lacks if lacks[m] and not keeps_nothing(told[m]) and NAME not in str(told[m])),
         "silent": sorted(set(matched) - lacks.keys()),
     }
-
-
-def _keeps_returns(told: Any) -> bool:
-    # If the executor is configured and missing, nothing runs on the minion, and the answer is an error text.
-    return not keeps_nothing(told) and NAME not in str(told)
 
 
 def lack_of(told: Any) -> str:

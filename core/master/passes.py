@@ -1,14 +1,11 @@
 """
 Protects the jids of batches: only their engine may publish under one.
 
-A user who may publish anything, even only ``saltutil.find_job``, may name any jid. A minion runs a jid once and ignores
-it the second time, so a user could keep a batch's job from running. So an engine names a *pass* in place of the jid: the
-jid, the engine, the epoch in which it leads, the time until which the pass is valid, and a seal. Only root and the
-master's own user can make the seal, since only they can read Salt's key for local clients. ``salt_cache.prep_jid``
-redeems the pass in the master's worker, just before Salt sends anything. It refuses a batch's jid without a pass, and the
-pass of an engine that has lost the lead; Salt then sends nothing.
-
-If Salt refuses a publish, it may show the pass on the bus. So a pass is valid only for a short time.
+A user who may publish anything may name any jid, and a minion ignores it the second time: so a user could keep a batch's job
+from running. So an engine names a *pass* in place of the jid: jid, engine, the epoch in which it leads, until when it is
+valid, and a seal, which takes Salt's key for local clients. ``salt_cache.prep_jid`` redeems it in the master's worker,
+before Salt sends anything. It refuses a batch's jid without a pass, and the pass of an engine that has lost the lead. Salt
+may show a pass on the bus, so it is valid only for a short time.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from saltext.jobs.core.ledger import batches
+from saltext.jobs.core.ledger.batches import Batches
 from saltext.jobs.core.site import Site, site_of
 from saltext.jobs.core.store.keys import plain
 
@@ -32,14 +29,10 @@ _PASS = re.compile(r"(.+)~([a-z_]*)~([0-9]{1,18})~([0-9]{1,12})~([0-9a-f]{64})",
 
 def pass_for(opts: Mapping[str, Any], jid: str, origin: str, epoch: int = 0, now: float | None = None) -> str:
     """
-    Return the pass that an engine names in place of ``jid`` when it publishes.
+    Return the pass that an engine (``origin``) names in place of ``jid``; with a job cache but ours the jid itself.
 
-    :param origin: the engine.
     :param epoch: the epoch in which it leads; 0 if no other process could lead.
-    :param now: the time; by default that of the monotonic clock, which all processes of the machine share.
-
-    With a job cache that knows no passes (any but ours), the jid itself is returned.
-
+    :param now: by default that of the monotonic clock, which all processes of the machine share.
     :raises OSError: when Salt's key for local clients cannot be read.
     """
     if opts.get("master_job_cache") != "salt_cache":
@@ -56,13 +49,12 @@ def redeem(opts: Mapping[str, Any], named: Any, site: Site | None = None) -> tup
     * For a pass that is invalid or cannot be checked, and for a batch's jid without a pass: None and an empty text.
     * For anything else: ``named`` as it is, and an empty text. The job cache takes numbers and bytes as jids, too.
 
-    :param site: the site of this master, if the caller has it.
     :raises OSError: when it cannot be told whether it is the jid of a batch.
     """
     text = named if isinstance(named, str) else plain(named)
     parts, site = _PASS.fullmatch(text or ""), site or site_of(opts)
     if parts is None:
-        return None if plain(text) and batches.kind_of(site.tables, str(text)) is not None else named, ""
+        return None if plain(text) and Batches(site.tables).kind_of(str(text)) is not None else named, ""
     jid, origin, epoch, until, seal = parts.groups()
     try:
         is_genuine = hmac.compare_digest(seal, _seal(opts, jid, origin, epoch, until))

@@ -27,13 +27,12 @@ log = lines.logger(__name__)
 
 #: Options that travel with a job beside function and arguments (``salt.master.ClearFuncs._prep_pub``).
 OPTIONS = ("metadata", "module_executors", "executor_opts", "ret_config", "ret_kwargs", "delimiter")
+#: Most connections that are kept for the next publishes.
+_IDLE = 3
 
 
 class Publisher:
-    """
-    :param origin: the engine, which the log of this master names with each publish.
-    :param lease: the lease by which the engine leads; None if no other process could lead.
-    """
+    """``origin``: the engine, as this master's log names it. ``lease``: that by which it leads; None if no other could."""
 
     def __init__(self, opts: Mapping[str, Any], loop: Any, origin: str = "", lease: Lease | None = None) -> None:
         self._opts, self._loop, self._lease, self._origin = opts, loop, lease, origin
@@ -72,21 +71,17 @@ class Publisher:
         natively: bool = True,
     ) -> frozenset[str]:
         """
-        Publish a job and return the minions that it is for, as the master has answered.
+        Publish a job under ``jid`` and return the minions that it is for, as the master has answered within ``timeout``.
 
-        :param jid: the job's id, used as it is.
         :param user: the user to publish for. The master checks the access of users it knows.
         :param options: the job's values for names in OPTIONS.
-        :param timeout: seconds to wait for the master's answer.
         :param question: it is a question: minions announce no start, and unless ``kept``, answers are only on the bus.
-        :param kept: the answers to the question are stored under the names of their senders. The retry queue does not
-            deliver the question later.
-        :param listed: the job cache has the question and its answers.
+        :param kept: its answers are stored under the names of their senders; the retry queue never delivers it.
+        :param listed: the job cache stores the question and its answers, as those of any job.
         :param once: options for minions with the executor ``job_once`` (``rerun``: see there).
-        :param natively: whether minions of Salt 3008 acknowledge it by themselves. That can delay a minion that has
-            just started by a minute; the executor's acknowledgement does not wait.
-        :raises PublishFailed: with ``certain`` if nothing was published, and ``forbidden`` if the master will refuse it
-            again.
+        :param natively: minions of Salt 3008 acknowledge it by themselves. That can delay one that has just started by a
+            minute; the executor's acknowledgement does not wait.
+        :raises PublishFailed: ``certain`` if nothing was published; ``forbidden`` if the master will refuse it again.
         :raises NoMinionMatched: when none of the target has an accepted key.
         """
         extra: dict[str, Any] = {name: options[name] for name in OPTIONS if options and options.get(name) is not None}
@@ -114,11 +109,12 @@ class Publisher:
         except Exception as exc:
             self.failed += 1
             raise PublishFailed(f"{type(exc).__name__}: {exc}") from exc
-        error = answer.get("error") if isinstance(answer, Mapping) else None
-        if error or not answer:
+        if not isinstance(answer, Mapping):  # a text if the master failed at it, perhaps after the publish
+            answer = {}
+        if (error := answer.get("error")) or not answer:
             self.failed += 1
             name = error.get("name") if isinstance(error, Mapping) else ""
-            text = f"{name}: {error.get('message')}" if isinstance(error, Mapping) else str(error or "no answer")
+            text = f"{name}: {error.get('message')}" if isinstance(error, Mapping) else str(error or "it failed")
             raise PublishFailed(f"the master did not publish: {text}", bool(error), name == "AuthorizationError")
         matched = frozenset(answer["load"]["minions"])
         if not matched and not self._opts.get("order_masters"):
@@ -139,22 +135,16 @@ class Publisher:
         except BaseException:
             await compat.close_channel(channel)
             raise
-        self._idle.append(channel)
+        if len(self._idle) < _IDLE:
+            self._idle.append(channel)
+        else:
+            await compat.close_channel(channel)
         return answer
-
-    async def kill_job(
-        self, jid: str, minions: Iterable[str], *, kill_jid: str, gently: bool = False
-    ) -> frozenset[str]:
-        """Send SIGKILL, or gently SIGTERM, to the processes of ``jid`` on minions. Returns and raises as ``publish``."""
-        function = "saltutil.term_job" if gently else "saltutil.kill_job"
-        return await self.publish(function, [jid], list(minions), jid=kill_jid, question=True)
 
     def _allowed(self, user: str | None) -> str:
         """
-        Return the user to publish as.
-
-        The master lets the key of root, and of a user called salt, publish for anyone, and any key for ``sudo_…``
-        (``salt.auth.LoadAuth.authenticate_key``). A master that runs as another user can publish only as itself.
+        Return the user to publish as. The master lets the key of root, and of a user called salt, publish for anyone, and
+        any key for ``sudo_…`` (``LoadAuth.authenticate_key``). One that runs as another user publishes only as itself.
         """
         own = str(self._client.salt_user)
         if not user or user == own:
@@ -167,9 +157,8 @@ class Publisher:
 
 def _with_wishes(given: Any, question: bool, once: Mapping[str, Any] | None) -> Any:
     """
-    Return a job's executor options with those for the executor ``job_once``; minions without it ignore them.
-
-    The executor does not record questions, and acknowledges jobs even if the master's release has no acknowledgement.
+    Return a job's options with those for the executor ``job_once``; minions without it ignore them. It does not record
+    questions, and acknowledges jobs even if the master's release has no acknowledgement.
     """
     if given is not None and not isinstance(given, Mapping):
         return given  # options in an unknown form stay as they are

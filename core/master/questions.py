@@ -1,10 +1,10 @@
 """
-Questions to minions and their answers: who is there, who runs a job, who has run it.
+Questions to minions and their answers: who is there, who runs a job, who has run it, where a kill has reached it.
 
 Each question is one publish under a fresh jid (a minion ignores a jid that it has seen). An answer counts once the log has
-it, under the name of its authenticated sender; the bus only says that it is on its way. This module must never guess: the
-silence of a minion proves nothing. While the master has a backlog of messages, a minion without an answer does not count as
-silent.
+it, under the name of its authenticated sender; the bus only says that it is on its way. This module must never guess: while
+the master has a backlog of messages, a minion without an answer does not count as silent. If the log may lack answers,
+nothing is known of those without one: the question has failed, as if it was not published.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import dataclasses
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from saltext.jobs.core import compat, lines
+from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import once
@@ -32,11 +33,13 @@ _LINGER = 3.0
 #: Seconds before each of the last looks for answers that were announced on the bus.
 _LAST_LOOKS = (0.0, 0.3, 2.0)
 #: A busy master forwards messages roughly in order. It has forwarded all answers to a question once no reply to it, or to
-#: anything earlier, has come for the question's timeout, raised to LEAST_QUIET or cut to QUIET seconds: it may pause for
-#: seconds. Minions can send replies late on purpose, so the longest time of a question is a multiple of its regular time.
+#: anything earlier, has come for the question's timeout, raised to LEAST_QUIET or cut to QUIET seconds. Minions can send
+#: replies late on purpose, so the longest time of a question is a multiple of its regular time.
 LEAST_QUIET, QUIET, LONGEST = 2.0, 10.0, 6.0
-#: Seconds by which what is known of the time of one publish differs.
+#: Seconds by which two known times of one publish may differ.
 _SAME = 0.1
+#: Seconds in which the master must take a question. Its answers may take this many times as long as that took.
+_TAKEN, _AS_LONG = 60.0, 3.0
 _RUNS, _RECORDED, _RUNNING, _MATCHES = (
     "saltutil.find_job",
     "saltutil.find_cached_job",  # minions with the executor ``job_once`` add their record
@@ -47,29 +50,17 @@ _RUNS, _RECORDED, _RUNNING, _MATCHES = (
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """
-    The minions that were asked about a job.
+    """What was found out of the minions that were asked about a job."""
 
-    * ``running``: they run it.
-    * ``ran``: ``{minion: return data}``; they have run it and keep its return (``cache_jobs``).
-    * ``idle``: they do not know it.
-    * ``silent``: they have not answered.
-    * ``unmatched``: they say that the target does not match them.
-    * ``unproven``: silent ones whose answer was announced on the bus, but is not in the log.
-    * ``records``: the records of minions with the executor ``job_once``.
-    * ``applying``: those that run states for some other job, and have no process for this one.
-    * ``free``: idle ones that run no job at all and keep neither records nor old returns: their answer holds for every
-      other job too.
-    """
-
-    running: frozenset[str]
-    ran: Mapping[str, Any]
-    idle: frozenset[str]
-    silent: frozenset[str] = frozenset()
-    unmatched: frozenset[str] = frozenset()
-    unproven: frozenset[str] = frozenset()
-    records: Mapping[str, once.Record] = dataclasses.field(default_factory=dict)
-    applying: frozenset[str] = frozenset()
+    running: frozenset[str]  # they run it
+    ran: Mapping[str, Any]  # ``{minion: return data}``: they have run it and keep its return (``cache_jobs``)
+    idle: frozenset[str]  # they do not know it
+    silent: frozenset[str] = frozenset()  # they have not answered
+    unmatched: frozenset[str] = frozenset()  # they say that the target does not match them
+    unproven: frozenset[str] = frozenset()  # silent ones whose answer was on the bus, but is not in the log
+    records: Mapping[str, once.Record] = dataclasses.field(default_factory=dict)  # of minions with ``job_once``
+    applying: frozenset[str] = frozenset()  # they run states for some other job, and have no process for this one
+    # Idle ones that run no job at all and keep neither records nor old returns: the answer holds for every other job too.
     free: frozenset[str] = frozenset()
 
     @property
@@ -77,12 +68,18 @@ class Found:
         """The minions that have answered about the job."""
         return self.running | self.ran.keys() | self.idle
 
+    def others(self, jid: str, fun: Any) -> frozenset[str]:
+        """Return the minions that have run something else under a job's jid, and so ignore the job itself."""
+        found = frozenset(minion for minion, data in self.ran.items() if not once.is_return_of(fun, data))
+        if found:
+            log.warning("Job %s: %s has run another function under its jid, for another master", jid, sorted(found))
+        return found
+
 
 class Questions:
     """
-    :param steady: returns seconds that only ever rise.
-    :param kept: whether minions' answers are stored, under the names of their senders.
-    :param forget: removes a question and its answers from where other jobs are; None if they are not there.
+    ``steady`` returns seconds that only ever rise. ``kept``: minions' answers are stored, under the names of their senders.
+    ``forget`` removes a question and its answers from where other jobs are; None if they are not there.
     """
 
     def __init__(
@@ -95,8 +92,7 @@ class Questions:
     ) -> None:
         self._loop, self._publisher, self._steady = loop, publisher, steady
         self._kept, self._forget = kept, forget
-        #: Returns once the log was read to its end.
-        self.read_log: Callable[[], Awaitable[object]] = _read_nothing
+        self.proof: Proof = _Nothing()  # reads the log
         self._open: dict[str, Question] = {}  # by jid, in the order of their publishes
 
     def wants(self, jid: str) -> bool:
@@ -119,7 +115,7 @@ class Questions:
         if question is not None and isinstance(record, Returned) and record.value:
             try:
                 value = record.answer()
-            except Exception as exc:  # of many kinds
+            except Exception as exc:  # the minion may have sent anything
                 log.debug("The answer of %s to %s cannot be read: %s", record.minion, record.jid, exc)
                 return
             if question.answered(record.minion, value, record.retcode):
@@ -130,7 +126,7 @@ class Questions:
         self._forwarded(self._steady() - age - _SAME)
 
     def _forwarded(self, published: float, is_job: bool = False) -> None:
-        """The master has forwarded a reply to what was published then: answers to later questions may wait behind it."""
+        """Note that the master has reached replies to what was published then: those to later questions may still wait."""
         now = self._steady()
         for question in reversed(self._open.values()):
             if question.published < published:
@@ -141,9 +137,8 @@ class Questions:
     async def ping(self, minions: Iterable[str], timeout: float, told: Told, hint: bool = False) -> None:
         """
         Ask which minions are there. Returns after ``timeout`` seconds, or once all have answered; later answers are still
-        told for a while. Raises as Publisher.publish.
-
-        :param hint: whether answers on the bus count, since nothing is concluded from them.
+        told for a while. ``hint``: answers on the bus count, since nothing is concluded from them. Raises as
+        ``Publisher.publish``; if minions may have been asked all the same, or the log may lack answers, at the end only.
         """
         await self._ask("test.ping", [], minions, timeout, told, linger=timeout * _LINGER, hint=hint)
 
@@ -152,6 +147,19 @@ class Questions:
     ) -> Question:
         """Have minions run a function, and wait for their returns, which the job cache has too. Raises as ``ping``."""
         return await self._ask(fun, list(arg), sorted(minions), timeout, is_job=True, user=user, kwarg=kwarg)
+
+    async def kill_job(
+        self, jid: str, minions: Iterable[str], timeout: float, told: Callable[[tuple[str, ...]], object], gently: bool
+    ) -> None:
+        """Kill ``jid``, or gently terminate it; ``told`` gets those where a process got the signal. Raises as ``ping``."""
+
+        def tell(new: Mapping[str, Any]) -> None:
+            # ``saltutil.signal_job`` returns another text where no process ran, and none if the minion looked in vain.
+            reached = tuple(sorted(minion for minion, value in new.items() if str(value).startswith("Signal ")))
+            if reached:
+                told(reached)
+
+        await self._ask("saltutil.term_job" if gently else "saltutil.kill_job", [jid], minions, timeout, tell)
 
     async def find_running(self, minions: Iterable[str], timeout: float) -> dict[str, frozenset[str]]:
         """Ask minions which jobs they run: ``{minion: jids}`` of those that answered. Raises as ``ping``."""
@@ -178,8 +186,8 @@ class Questions:
 
         :param target: a compound target; they are asked whether it matches them, too.
         :param told: gets answers as soon as they count; only the others are then returned.
-        :param doubted: minions that are asked once more, for records alone, if they run nothing and show no records: a
-            proxy runs a job of several functions, as this question is, without its executors (Salt's ``metaproxy``).
+        :param doubted: those that are asked again, for records alone, if they run nothing and show none: a proxy runs a job
+            of several functions, as this question is, without its executors (Salt's ``metaproxy``).
         """
         asked, heard, in_doubt = frozenset(minions), set[str](), frozenset(doubted)
         parts = {_RUNS: [jid], _RECORDED: [jid], _RUNNING: [], **({} if target is None else {_MATCHES: [target]})}
@@ -226,9 +234,8 @@ class Questions:
         Return the outcome, once all have answered or the time is over.
 
         :param linger: for how many seconds after the end late answers are told.
-        :param is_job: whether it is a job as others, which the job cache has. It takes its time, so the time of its answers
-            says nothing about the master's backlog.
-        :param hint: whether answers on the bus count.
+        :param is_job: it is a job as others, which the job cache has. Its answers say nothing about the master's backlog.
+        :param hint: answers on the bus count.
         :param more: further arguments of ``Publisher.publish``.
         """
         jid, kept = self._publisher.new_jid(), self._kept and not hint
@@ -241,14 +248,25 @@ class Questions:
                 self._loop.spawn_callback(self._forget, jid)
 
         asked = {"jid": jid, "question": True, "kept": kept, "listed": is_job, **more}
+        wanted, unconfirmed, doubts = list(minions), None, self.proof.doubts
         try:
-            await question.wait(await self._publisher.publish(fun, arg, list(minions), **asked), timeout)
+            try:
+                matched = await self._publisher.publish(fun, arg, wanted, timeout=_TAKEN, **asked)
+            except PublishFailed as exc:
+                if exc.certain:
+                    raise
+                matched, unconfirmed = frozenset(wanted), exc  # the master may publish it later
+            await question.wait(matched, max(timeout, _AS_LONG * (self._steady() - question.published)))
             for wait in () if hint else _LAST_LOOKS:
                 if question.is_complete or (wait and not question.awaits_announced):
                     break
                 await compat.sleep(wait)
-                await self.read_log()
+                await self.proof.read_on()
             question.tell()
+            if doubts != self.proof.doubts and not hint:
+                unconfirmed = unconfirmed or PublishFailed("the log cannot be read, or may lack answers")
+            if unconfirmed is not None and not question.is_complete:
+                raise unconfirmed
         except BaseException:
             close()
             raise
@@ -259,25 +277,32 @@ class Questions:
         return question
 
 
-async def _read_nothing() -> None:
-    """Do nothing: nobody reads a log."""
+class Proof(Protocol):
+    """Reads the log: ``core/engine/proof.py``."""
+
+    doubts: int
+
+    async def read_on(self) -> None:
+        """Read it to its end."""
+
+
+class _Nothing:
+    doubts = 0
+
+    async def read_on(self) -> None:
+        """Do nothing: nobody reads a log."""
 
 
 class Question:
-    """
-    One question, from its publish to its end: which answers count, and how long to wait for them.
-
-    ``given``: ``{minion: return}`` of those that answered; the return comes from the minion unchecked. ``failed``:
-    ``{minion: retcode}`` of answers whose retcode is not 0. ``announced``: minions whose answer was announced on the bus.
-    """
+    """One question, from its publish to its end: which answers count, and how long to wait for them."""
 
     def __init__(self, loop: Any, steady: Callable[[], float], told: Told | None, is_job: bool, is_hint: bool) -> None:
         self._loop, self._steady, self._told = loop, steady, told
         self.is_job, self.is_hint = is_job, is_hint
         self.published, self.forwarded_at = steady(), -math.inf
-        self.given: dict[str, Any] = {}
-        self.failed: dict[str, int] = {}
-        self.announced = set[str]()
+        self.given: dict[str, Any] = {}  # by minion that answered: the return, which comes from the minion unchecked
+        self.failed: dict[str, int] = {}  # by minion: the retcode of an answer, if it is not 0
+        self.announced = set[str]()  # minions whose answer was announced on the bus
         self._matched: frozenset[str] | None = None  # not known until the publish has been answered
         self._untold: dict[str, Any] = {}
         self._over: Any = compat.Future()
@@ -312,7 +337,6 @@ class Question:
         return True
 
     def tell(self) -> None:
-        """Tell of the answers that have come since the last time."""
         answers, self._untold = self._untold, {}
         if answers and self._told is not None:
             self._told(answers)
@@ -326,7 +350,6 @@ class Question:
         await self._over
 
     def stop_waiting(self) -> None:
-        """Forget the end of its time."""
         if self._timer is not None:
             self._loop.remove_timeout(self._timer)
 
@@ -345,10 +368,7 @@ class Question:
 
 
 def _named(functions: list[str], answers: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Return answers as ``{minion: {function: return}}``. With ``multifunc_ordered`` they are lists in the order of the
-    functions; to a single function, its return alone. Anything else stays as it is.
-    """
+    """Return answers as ``{minion: {function: return}}``: they are lists in that order (``multifunc_ordered``), or alone."""
     if len(functions) == 1:
         return {minion: {functions[0]: value} for minion, value in answers.items()}
     return {

@@ -1,9 +1,8 @@
 """
-Limits how often the files in ``reactor/`` act: every accepted minion can fire every event at any rate.
+Limits how often the files in ``reactor/`` act: every accepted minion can fire every event at any rate, and hide that it did.
 
-It runs in the process of Salt's reactor, so an event beyond the limit costs no runner and no process. The sender of an
-event is unknown, because a minion can hide it. So there is a limit for each file, and for the minion or job that a tag
-names. Counts begin at zero in each process. It must never allow more in any period than the limits say.
+It runs in the process of Salt's reactor, so an event beyond the limit costs no runner. There is a limit for each file, and
+for the minion or job that a tag names. It must never allow more in any period than the limits say.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from saltext.jobs.core.lines import Quiet
 
 log = lines.logger(__name__)
 
-#: A count, and the seconds in which at most so many are allowed.
+#: (count, seconds): at most this many actions in this time.
 Limit = tuple[int, float]
 #: Most keys that are counted. Invented names push out the oldest, but the limit of all still applies.
 _KEYS = 10_000
@@ -41,11 +40,8 @@ def may_act(
     Tell whether a file of ``reactor/`` may act on one more event, and count it; if not, that is logged once a minute.
 
     :param name: the file, without its ending.
-    :param limit: how many actions are allowed in how many seconds.
-    :param key: the minion or job of the event, if the limit is for each.
+    :param limit: how many actions are allowed in how many seconds, for each ``key``, the minion or job of the event.
     :param in_all: the limit for all of them together.
-    :param done: what has been done; by default in this process.
-    :param steady: returns seconds that only ever rise.
     """
     now, counted = steady(), []
     # The limit of all comes first: once it is reached, an invented key is not even remembered.

@@ -12,8 +12,7 @@ from typing import Any
 
 from saltext.jobs.core.users import WHO
 
-#: Credentials. ``password``, ``token``, ``eauth_token`` and ``key`` come from users, ``tok`` and ``sig`` from minions
-#: with their returns.
+#: Credentials: ``tok`` and ``sig`` come from minions with their returns, the others from users.
 SECRETS = frozenset(("token", "eauth_token", "password", "key", "tok", "sig"))
 #: Fields that a return must not carry to a returner: they would choose the server that gets the master's password.
 ROUTING = frozenset(("ret_config", "ret_kwargs"))
@@ -22,11 +21,7 @@ _NOT_IN_RETURNS = _NOT_IN_HISTORY | ROUTING
 
 
 def without_secrets(load: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Return a load as the job cache and the retry queue store it.
-
-    ``eauth`` stays: before a replay the access of that backend's user is checked again.
-    """
+    """Return a load as the job cache and the retry queue store it; with ``eauth``, to check access before a replay."""
     return _without(load, SECRETS)
 
 

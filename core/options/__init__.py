@@ -33,14 +33,7 @@ def option(default: Any, kind: Kind[Any], about: str) -> Any:
 
 
 def read_settings(kind: type[S], section: str, *sources: Any) -> S:
-    """
-    Return the settings of one section; a later source overrides an earlier one.
-
-    :param kind: the class of the options.
-    :param section: the section's name, for messages.
-    :param sources: mappings; None and True stand for an empty one.
-    :raises SettingsError: naming the option, its value and what is accepted.
-    """
+    """Return a section's settings from mappings (None or True: empty); a later one overrides. :raises SettingsError:"""
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for source in sources:
@@ -69,9 +62,8 @@ def read_settings(kind: type[S], section: str, *sources: Any) -> S:
 
 def engine_options(opts: Mapping[str, Any], engine: str) -> tuple[Any, Any]:
     """
-    Return what the master's configuration says of an engine: its section, and its entry under ``engines:``, which wins.
-
-    An engine gets its entry when it starts; a runner looks here, so both use the same options.
+    Return what the master's configuration says of an engine: its section, and its entry under ``engines:``, which wins. An
+    engine gets its entry when it starts; a runner looks here, so both use the same options.
     """
     found = [entry[engine] for entry in _entries(opts) if isinstance(entry, Mapping) and engine in entry]
     return opts.get(engine), found[-1] if found else None

@@ -73,15 +73,15 @@ class RetrySettings(EngineSettings):
         60.0,
         seconds(1, 86400),
         "how long a job without a receipt waits before it is sent again; doubles each time, up to an hour; ends early when "
-        "the minion starts",
+        "the minion starts; more for slow links",
     )
     gather: float = option(
         2.0,
         seconds(0, 3600),
         "a publish waits for other minions that are owed the same job, until none has come back for this long, or for as "
         "long as the last answer to a question took. If minions keep coming back, it waits for at most half of the time "
-        "since the first one came, and for at most 15 s (or `gather`, if that is more). A minion that alone is owed a job "
-        "waits for none",
+        "since the first one came, and for at most 15 s (or `gather`, if that is more). If no other minion that is owed the "
+        "job has come back, it does not wait. More saves publishes, each of which goes to the whole fleet",
     )
     window: str = option("", WINDOW, "when jobs are replayed")
     timezone: str = option("", TIMEZONE, "the zone whose clock decides when a window is open")
@@ -102,12 +102,12 @@ class RetrySettings(EngineSettings):
         GLOBS,
         "a newer job of one of these functions with the same arguments cancels the older one in the queue",
     )
-    rate: float = option(10.0, NUMBER, "most publishes a second, questions included")
+    rate: float = option(10.0, NUMBER, "most publishes a second, with questions; less for a slow master")
     sweep: float = option(3600.0, seconds(10), "time between two pings of all minions with a queue")
     max_queue_per_minion: int = option(
         100, whole(1), "most entries of one minion; a further job is not kept, with an event and a warning"
     )
-    max_queue: int = option(200_000, whole(1), "most entries in all")
+    max_queue: int = option(200_000, whole(1), "most entries in all, of up to 1 kB of memory")
     keep: float = option(
         86400.0, seconds(0), "how long an entry that expired, was cancelled or is dead stays in the list"
     )
@@ -169,11 +169,6 @@ class RecorderSettings(EngineSettings):
         "functions whose jobs are not recorded; replaces the default, which leaves out the questions of the engines and "
         "presence pings",
     )
-    catch_up: float = option(
-        3600.0,
-        seconds(0),
-        "how far to look back in the job cache when the log lacks records; 0 for not at all",
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +191,6 @@ class NoticesSettings:
     console: str = option(
         "", address("https://salt.example.com:8000/console/index.html"), "the address of the console, for links to it"
     )
-    keep: float = option(86400.0, seconds(60), "after this time a notice that did not arrive is given up")
 
     @property
     def targets(self) -> list[str]:

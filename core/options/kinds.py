@@ -59,11 +59,7 @@ def _only(found: Found, holds: object) -> Found:
 
 
 def duration(value: Any) -> float:
-    """
-    Return seconds from a number of seconds or from ``90s``, ``15m``, ``12h``, ``7d``.
-
-    :raises ValueError: for anything else, and for a negative or infinite number.
-    """
+    """Return seconds from a number, or from ``90s``, ``15m``, ``12h``, ``7d``. :raises ValueError: for anything else."""
     if isinstance(value, str):
         match = _DURATION.fullmatch(value.strip())
         if not match:
@@ -100,7 +96,6 @@ SECONDS, SOME_SECONDS = seconds(), seconds(above=0)
 
 
 def whole(minimum: int = 0, maximum: float = math.inf) -> Kind[int]:
-    """Accept a whole number between two limits."""
 
     def read(value: Any) -> int:
         return int(_only(value, isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum))
@@ -127,14 +122,15 @@ FLAG: Kind[bool] = Kind(lambda value: _only(value, isinstance(value, bool)), "Tr
 
 
 def moment(now: float) -> Kind[float | None]:
-    """Accept a date and time, or a time ago such as ``-2h``, as Unix time; None for None."""
+    """Accept a date and time, or a time ago such as ``-2h`` or ``2h``, as Unix time; None for None."""
 
     def read(value: Any) -> float | None:
         if value is None:
             return None
         text = str(value).strip()
         try:
-            found = now - duration(text[1:]) if text.startswith("-") else parse_moment(text, None)
+            is_ago = text.startswith("-") or text.endswith(tuple("smhd"))
+            found = now - duration(text.removeprefix("-")) if is_ago else parse_moment(text, None)
             jid_at(found)  # jids have a time from the year 1 to 9999
         except (OverflowError, OSError):
             raise ValueError(value) from None
@@ -195,7 +191,6 @@ SOME_NAMES = Kind(
 
 
 def choice(*words: str) -> Kind[str]:
-    """Accept one of some words."""
     return Kind(lambda value: _only(value, isinstance(value, str) and value in words), f"one of {', '.join(words)}")
 
 
@@ -284,11 +279,7 @@ def minions(value: Any) -> tuple[str, ...]:
 
 
 def target(tgt: Any, tgt_type: Any) -> tuple[Any, str]:
-    """
-    Return a target and its type as Salt's matcher takes them: a ``list`` as a list of ids, everything else as a text.
-
-    :raises Refused: also for an empty target.
-    """
+    """Return a target and its type as Salt's matcher takes them: a ``list`` as ids, else a text. :raises Refused:"""
     kind = choice(*TARGETS).given("tgt_type", tgt_type)
     if kind == "list" or isinstance(tgt, (list, tuple)):
         return list(SOME_NAMES.given("tgt", tgt)), "list" if kind == "glob" else kind
@@ -319,5 +310,6 @@ def accepted(read: Callable[..., Found], *values: Any) -> Found:
 
 
 def slip_of(name: str, known: Iterable[str]) -> str | None:
-    """Return the ``known`` name that ``name`` misspells, or None."""
+    """Return the ``known`` name that ``name`` misspells or means, or None."""
+    name = {"since": "start_time", "until": "end_time"}.get(name, name)
     return next(iter(difflib.get_close_matches(name.lower(), list(known), 1, _ALIKE)), None)

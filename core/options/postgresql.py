@@ -82,14 +82,14 @@ class CacheOptions(Server):
 
 
 def read_options(opts: Mapping[str, Any]) -> Options:
-    """:raises SettingsError: naming the option, its value and what is accepted."""
+    """Return the returner's options. :raises SettingsError: naming the option, its value and what is accepted."""
     names = {field.name for field in dataclasses.fields(Options)}
     shared = {name: value for name, value in _returner_section(opts, _OF_SALT).items() if name in names}
     return read_settings(Options, f"returner.{NAME}", shared, _returner_section(opts, NAME))
 
 
 def read_cache_options(opts: Mapping[str, Any]) -> CacheOptions:
-    """:raises SettingsError: naming the option and what is accepted, and the value unless it may be a password."""
+    """Return the options of ``cache: postgresql``. :raises SettingsError: naming the option, and no secret value."""
     return read_settings(CacheOptions, CACHE, _section(opts, CACHE))
 
 

@@ -30,8 +30,7 @@ Result = TypeVar("Result")
 #: Connections of the parent process. They are kept, so that they are never closed here.
 _LEFT: list[Any] = []
 _POOLS: weakref.WeakSet[Connections] = weakref.WeakSet()
-#: When this process last gave up waiting for a server, by its name for people; and for how many seconds it does not wait
-#: again after that, but tries once.
+#: When this process last gave up waiting for a server, by the server's ``place``; for _SOON seconds it then tries only once.
 _GIVEN_UP: dict[str, float] = {}
 _SOON = 30.0
 #: Seconds that reading or removing many rows may take.
@@ -76,7 +75,6 @@ def _advice_about(exc: BaseException) -> str | None:
 
 
 def parameters(server: Server) -> dict[str, Any]:
-    """Return the parameters for psycopg."""
     found = {"host": server.host, "port": server.port, "user": server.user, "dbname": server.db}
     found.update({name: getattr(server, name) for name in _SSL if getattr(server, name)})
     if server.password:
@@ -120,21 +118,15 @@ class Patient(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
 
 
 class Current(threading.local):
-    """
-    The transaction that a thread is in: its connection and what collects its statements. ``is_again``: whether it was begun
-    before, and perhaps carried out.
-    """
+    """The transaction that a thread is in: its connection, and what collects its statements."""
 
     connection: Patient | None = None
     pipeline: psycopg.Pipeline | None = None
-    is_again = False
+    is_again = False  # it was begun before, and perhaps carried out
 
 
 class Connections:
-    """
-    :param options: of the server.
-    :param prepare: prepares each new connection.
-    """
+    """``options`` are those of the server; ``prepare`` prepares each new connection."""
 
     def __init__(self, options: CacheOptions, prepare: Callable[[Patient], None]) -> None:
         self._options, self._prepare = options, prepare
@@ -146,7 +138,7 @@ class Connections:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        #: The connections that are not in use, the one that was used last first; None for one that can still be made.
+        # The connections that are not in use, the one that was used last first; None for one that can still be made.
         self._idle: queue.LifoQueue[Patient | None] = queue.LifoQueue()
         for _ in range(_MOST):
             self._idle.put(None)
@@ -181,8 +173,8 @@ class Connections:
 
     def run(self, work: Callable[[Patient], Result]) -> Result:
         """
-        Call ``work`` with a connection. ``work`` is called again after a clash with others, if the server has closed the
-        connection meanwhile, and while the server is being restarted.
+        Call ``work`` with a connection; again after a clash with others, if the server has closed the connection meanwhile,
+        and while the server is being restarted.
 
         :raises SiteAway: if the server cannot do it now; it may have been done. No message contains a password.
         :raises RowRefused: if it never will.

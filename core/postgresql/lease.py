@@ -5,12 +5,10 @@ Only the server's clock ends a lease. Each transaction of the leader renews it f
 waits for that transaction, so nothing of the former leader is written later.
 
 A publish cannot be in a transaction. So for publishes the leader has a deadline of its own (``check``), a third of the
-lease before its end. A thread of its own renews the lease and moves the deadline, by a clock that nobody sets and that
-goes on while the machine is suspended. If a process freezes just after the check, the master's worker refuses its
-publish (``core/master/passes.py``).
-
-A promoted replica has another timeline of its write-ahead log. A lease ends with the timeline in which it was taken, so a
-leader writes nothing after a failover.
+lease before its end. A thread renews the lease and moves the deadline, by a clock that nobody sets and that goes on while
+the machine is suspended. If a process freezes just after the check, the master's worker refuses its publish
+(``core/master/passes.py``). A lease ends with the timeline of the write-ahead log in which it was taken, so a leader writes
+nothing after a failover to a replica.
 
 It must never work alone: a leader that does not reach the server publishes nothing.
 """
@@ -38,8 +36,7 @@ CREATE = f"""CREATE TABLE {LEASES} (
     until timestamptz NOT NULL, alive timestamptz NOT NULL)"""
 #: Seconds for which a lease lasts. It is renewed four times in this time. Nothing is published in its last third.
 TTL = 12.0
-#: An epoch that a failover has lost must not be used again. So if the server's clock went back, the next epoch is above
-#: the highest known one by a random number of up to this.
+#: If the clock went back, the next epoch is random, up to this above the highest: a failover may have lost some.
 _STEP = 1_000_000
 _FOR = "? * interval '1 second'"
 _SEAT = f"""INSERT INTO {LEASES} VALUES (?, '', 0, '', '-infinity', '-infinity') ON CONFLICT (engine) DO NOTHING"""
@@ -63,10 +60,8 @@ class Superseded(OSError):
 
 class TableLease(Lease):
     """
-    :param tables: those of the site.
-    :param run: names this run of the master, to tell its processes from those before a restart; empty if not known.
-    :param ttl: seconds for which it lasts.
-    :param clock: returns seconds, as ``core.boot.since_boot``.
+    ``run`` names this run of the master, to tell its processes from those before a restart; empty if not known. ``ttl``:
+    seconds for which it lasts. ``clock`` returns seconds, as ``core.boot.since_boot``.
     """
 
     def __init__(
@@ -93,7 +88,7 @@ class TableLease(Lease):
         return max(0.0, self._until - self._clock()) if self._session and not self._is_lost else 0.0
 
     def take(self) -> bool:
-        """Take the lead if no process has it. Returns whether this process leads now. :raises OSError: if unknown."""
+        """Take the lead if no process has it, and tell whether it did. :raises OSError: if that cannot be told."""
         session, began = secrets.token_hex(16), self._clock()
 
         def work() -> bool:
@@ -115,11 +110,7 @@ class TableLease(Lease):
         return True
 
     def renew(self, changed: _Changed) -> None:
-        """
-        Renew the lease, as the first statement of a transaction. No other process takes over before the transaction ends.
-
-        :raises Superseded: when the lease is over; then ``on_lost`` was called.
-        """
+        """Renew the lease, as the first statement of a transaction, whose end a successor awaits. :raises Superseded:"""
         began = self._clock()
         if changed(_RENEW, (self._ttl, self._engine, self._session)) < 1:
             if self._session:  # it was not released
@@ -135,10 +126,8 @@ class TableLease(Lease):
 
     def check(self) -> None:
         """
-        Make sure that this process still leads, without asking the server.
-
-        :raises Superseded: when it does not; then ``on_lost`` was called.
-        :raises OSError: when the lease was not renewed for so long that another process may lead soon.
+        Make sure that this process still leads, without asking the server. :raises Superseded: when it does not; then
+        ``on_lost`` was called. :raises OSError: when it was not renewed for so long that another process may lead soon.
         """
         if not self.left:
             self.refused += 1
@@ -152,7 +141,6 @@ class TableLease(Lease):
         self._tables.run(_BEAT, (self._engine, self._session))
 
     def release(self) -> None:
-        """Let another process lead."""
         self._is_over.set()  # the thread ends by itself
         session, self._session = self._session, ""
         if session:
@@ -162,7 +150,6 @@ class TableLease(Lease):
     # -- the thread that keeps it ---------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """Renew the lease again and again."""
         pause = self._ttl / 4
         while not self._is_over.wait(pause):
             try:

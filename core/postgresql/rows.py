@@ -1,8 +1,6 @@
 """
-Builds the JSON for the tables, and checks it for what PostgreSQL cannot hold, before anything is sent.
-
-Pure except for Salt's way to decode bytes. A record that is not JSON is left out, with the reason, and the others are
-stored.
+Builds the JSON for the tables, and checks it for what PostgreSQL cannot hold, before anything is sent. A record that is not
+JSON is left out, with the reason, and the others are stored. Pure except for Salt's way to decode bytes.
 """
 
 from __future__ import annotations
@@ -24,11 +22,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def rows_of(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], dict[int, str]]:
-    """
-    Return JSON arrays of rows, by the kind of their records, and ``{position: reason}`` of the records without a row.
-
-    :param records: as ``store_many`` of the returner takes them.
-    """
+    """Return JSON arrays of rows, by the kind of their records, and ``{position: reason}`` of records without a row."""
     made, refused = dict[str, dict[Any, str]](), dict[int, str]()
     for position, record in enumerate(records):
         try:

@@ -64,8 +64,7 @@ def prepare(connection: psycopg.Connection[Any], table: str) -> None:
     """
     Prepare a table, so that it exists and has a unique index. Call it outside of a transaction, with autocommit.
 
-    :raises SchemaProblem: when it cannot be prepared.
-    :raises psycopg.Error: for other errors of the server.
+    :raises SchemaProblem: when it cannot be prepared. :raises psycopg.Error: for other errors of the server.
     """
 
     def run(statement: str, *values: Any) -> Any:

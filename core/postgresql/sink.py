@@ -1,7 +1,6 @@
 """
-One connection to PostgreSQL that takes many records in one transaction.
-
-A known record changes nothing, so a caller that is not sure may pass it again. A call stores all its records or none.
+One connection to PostgreSQL that takes many records in one transaction: all of a call or none. A known record changes
+nothing, so a caller that is not sure may pass it again.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _UPKEEP, _ROWS, _GOES = 600.0, 5000, 20
 #: Class of SQLSTATE that blames the data, beside those for which psycopg raises DataError or IntegrityError.
 _LIMIT_EXCEEDED = "54"
 
-#: The table for each kind of records, and how they are stored there: in the order of their key, so that two recorders that
-#: store the same rows do not deadlock. Events need no order, because their key contains the master.
+#: The table for each kind of records, and how they are stored there: in the order of their key, so that two recorders do not
+#: deadlock. Events need no order, because their key contains the master.
 _INTO = {
     LOAD: (
         "jids",
@@ -61,11 +60,7 @@ _DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_se
 
 
 class Sink:
-    """
-    :param options: the server's address, and how to use it.
-    :param master_id: the id of the master whose events these are.
-    :param clock: returns the time, by which old rows are removed.
-    """
+    """``master_id``: of the master whose events these are. ``clock`` tells the time, by which old rows are removed."""
 
     def __init__(self, options: Options, master_id: str, clock: Callable[[], float] = time.time) -> None:
         self._options, self._master_id, self._clock = options, master_id, clock
@@ -75,9 +70,9 @@ class Sink:
 
     def take(self, records: Sequence[Mapping[str, Any]]) -> dict[int, str]:
         """
-        Store records in one transaction, and return ``{position: reason}`` of those that are not JSON.
+        Store records, as ``store_many`` of the returner takes them, in one transaction; return ``{position: reason}`` of
+        those that are not JSON.
 
-        :param records: as ``store_many`` of the returner takes them.
         :raises psycopg.Error: ``DataError`` and ``IntegrityError`` blame a record.
         :raises ValueError: when PostgreSQL's limits are exceeded, which blames a record too.
         :raises JobsError: when a table needs an operator.
@@ -139,9 +134,7 @@ class Sink:
         self._upkeep_at = now if left else now + _UPKEEP
 
     def _upkeep_of(self, connection: Patient, table: str) -> bool:
-        """
-        Remove old rows, and tell whether all of them are gone. If the server refuses that, records are still stored.
-        """
+        """Remove old rows, and tell whether all of them are gone. If the server refuses that, records are still stored."""
         if not self._options.keep_days:
             return True
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.timezone.utc)

@@ -16,10 +16,10 @@ from typing import Any
 
 import psycopg
 
-from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Lead, Leader, Lease, leader_of
 from saltext.jobs.core.errors import StateError, check_format
+from saltext.jobs.core.findings import Finding, advice, fault
 from saltext.jobs.core.ledger.seal import Seal
 from saltext.jobs.core.ledger.tables import POSTGRESQL, SITE, Result, Tables, statements
 from saltext.jobs.core.options.postgresql import CacheOptions, read_cache_options
@@ -27,7 +27,7 @@ from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient
 from saltext.jobs.core.postgresql.lease import CREATE, LEASES, TableLease
 
 #: The format of the tables: see ``errors.check_format``.
-FORMAT = 7
+FORMAT = 10
 #: The number of the advisory lock under which the tables are made: several masters may start at once.
 _LOCK = 7305805923
 #: Waits until what was committed before is as safe as the session's ``synchronous_commit`` says.
@@ -42,11 +42,7 @@ _SERVERS: dict[tuple[CacheOptions, pathlib.Path | None], Connections] = {}
 
 
 class PostgresqlTables(Tables):
-    """
-    What the methods do is said in ``Tables``. ``durable`` is that of the server's session.
-
-    :param opts: the master's options. If one of them is not accepted, each method raises SettingsError.
-    """
+    """``durable`` is that of the server's session. If an option is not accepted, each method raises SettingsError."""
 
     dialect = POSTGRESQL
     is_far = True
@@ -89,8 +85,8 @@ class PostgresqlTables(Tables):
 
     def together(self, work: Callable[[], Result], lease: Lease | None = None, durable: bool = False) -> Result:
         """
-        A transaction of the log itself does not wait for the disk, so that it locks the row of the site only for a moment; a
-        statement after it does, which others can do at the same time.
+        Without ``lease``, as for the log, a statement after the transaction waits for the disk, so that the
+        transaction locks the site's row only for a moment.
         """
         now = self.server.now
 
@@ -128,32 +124,30 @@ class PostgresqlTables(Tables):
             now.is_again = False
 
     def _do(self, work: Callable[[Patient], Result]) -> Result:
-        """Carry it out as a part of this thread's transaction, if it is in one."""
+        """Call ``work`` as a part of this thread's transaction, if it is in one."""
         connection = self.server.now.connection
         return self.server.run(work) if connection is None else work(connection)
 
-    def doubts(self) -> list[str]:
-        """Return how the server could lose what it has confirmed, one sentence each."""
+    def doubts(self) -> list[Finding]:
+        """Return how the server could lose what it has confirmed."""
         names = ("fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names")
         told = {str(name): str(value) for name, value in self.read(_SETTINGS, [list(names)])}
         standbys = told.get("synchronous_standby_names", "")
         found = [
-            f"{name} is off at PostgreSQL: a crash of the server can take what it has confirmed, or damage it; set it to on"
+            fault(
+                "server-unsafe",
+                f"{name} is off at PostgreSQL: a crash of the server can take what it has confirmed, or damage it",
+                "set it to on",
+            )
             for name in names[:3]
             if told.get(name) == "off"
         ]
         if standbys and told.get("synchronous_commit") in ("local", "remote_write"):
-            found.append(
-                f"synchronous_commit is {told['synchronous_commit']} at PostgreSQL, so a failover can lose what it has "
-                "confirmed: set it to on"
-            )
+            now = f"synchronous_commit is {told['synchronous_commit']} at PostgreSQL"
+            found.append(fault("server-commit", f"{now}, so a failover can lose what it has confirmed", "set it to on"))
         if self.read(_REPLICAS)[0][0] and not standbys:
-            found.append(
-                Advice(
-                    "PostgreSQL does not wait for its replica, so a failover to it can lose the last writes: name the "
-                    "replica in synchronous_standby_names"
-                )
-            )
+            why = "PostgreSQL does not wait for its replica, so a failover to it can lose the last writes"
+            found.append(advice("server-replica", why, "name the replica in synchronous_standby_names"))
         return found
 
     def lease(self, engine: str, run: str = "") -> TableLease:
@@ -183,10 +177,8 @@ def _cause_of(exc: Exception) -> BaseException:
 
 def server_of(opts: Mapping[str, Any], is_site: bool) -> Connections:
     """
-    Return this process's connections to the server that a master's options name.
-
-    :param is_site: whether the database must be that of the master's site.
-    :raises SettingsError: naming an option.
+    Return this process's connections to the server of a master's options. ``is_site``: its database must be that of the
+    master's site. :raises SettingsError: naming an option.
     """
     path = pathlib.Path(opts["cachedir"], "saltext_jobs", "site") if is_site else None
     options = read_cache_options(opts)
@@ -205,7 +197,7 @@ def _prepare(connection: Patient, path: pathlib.Path | None) -> None:
     """
     Make the tables if they are missing, and have the session wait for the disk.
 
-    :raises StateError: if they are of another version, or of another site, or the database cannot hold Salt's values.
+    :raises StateError: if they are of another version or site, or the database cannot hold Salt's values.
     :raises psycopg.Error: for errors of the server.
     """
     encoding = connection.info.parameter_status("server_encoding")
@@ -238,7 +230,7 @@ def _prepare(connection: Patient, path: pathlib.Path | None) -> None:
 
 
 def name_of(connection: Patient) -> str | None:
-    """Return the site's name; None if there are no tables. Raises as ``prepare``."""
+    """Return the site's name; None if there are no tables. Raises as ``_prepare``."""
     try:
         found = connection.execute(f"SELECT id, number FROM {SITE}".encode()).fetchone()
     except psycopg.errors.UndefinedTable:

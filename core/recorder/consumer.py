@@ -3,9 +3,9 @@ One recipient's side of the recorder: takes what it is to get from the log and t
 it is and what was refused.
 
 It works in a Worker of its own, so a recipient that hangs delays only itself. It must never note a record as done that the
-recipient did not take, unless the record is among the dead letters, is not wanted, or cannot be read any more. The place and
-the rows of the outbox are kept in one transaction after each round; so after a crash the records of one round come again. If
-the recipient does not know what it has, they are kept after each record.
+recipient did not take, unless the record is a dead letter, is not wanted, or cannot be read any more. Place and outbox are
+kept in one transaction after each round, whose records come again after a crash; after each record, if the recipient does
+not know what it has.
 """
 
 from __future__ import annotations
@@ -16,38 +16,33 @@ from typing import Any
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.ledger import outbox
-from saltext.jobs.core.ledger.outbox import Counts, Key, Place, Row
-from saltext.jobs.core.ledger.tables import Tables
+from saltext.jobs.core.ledger.log import Position
+from saltext.jobs.core.ledger.outbox import Counts, Key, Outbox, Row
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.recorder.pipeline import Attempt, Item, Pipeline, attempts_of
-from saltext.jobs.core.recorder.reading import Reading, reader_of
-from saltext.jobs.core.recorder.recipients import Recipient
+from saltext.jobs.core.recorder.reading import Reading
+from saltext.jobs.core.recorder.recipients import Recipient, ToReturner
 
 log = lines.logger(__name__)
 
 #: Records that are read ahead, and of these, rows of the outbox.
 _AHEAD, _ROWS = 1000, 100
 TRIES = 5
-#: Most refused records that are tried again, and most dead letters; beyond it records become dead letters, or the oldest go.
+#: Most refused records that are tried again (further ones become dead letters); most dead letters (the oldest go).
 PARKED, DEAD = 1000, 10_000
-#: Seconds between two looks while there is nothing to do, and after an error.
-_LOOK, _AGAIN = 0.5, 1.0
+#: Seconds to the next look while there is something to do; each look that finds nothing doubles them, up to the longest. And
+#: seconds after an error.
+_LOOK, _LONGEST_LOOK, _AGAIN = 0.5, 2.0, 1.0
 #: Seconds between two counts of what waits, and the most that is counted.
 _COUNT, _COUNTED = 5.0, 100_000
 
 
 class Consumer:
     """
-    :param loop: the engine's tornado loop.
-    :param name: the recipient's name in statistics.
-    :param lease: that of the engine's process.
-    :param reading: what the recipient gets of the log; None if it gets rows of the outbox only.
-    :param tries: how often a record may be refused before it is a dead letter.
-    :param longest: most seconds before the next try while the recipient takes nothing.
+    One recipient, ``name`` in statistics: a returner gets records of the log; people get rows of the outbox only. After
+    ``tries`` refusals a record is a dead letter. ``longest``: seconds to the next try while the recipient takes nothing.
     """
 
     def __init__(
@@ -56,22 +51,21 @@ class Consumer:
         clock: Clock,
         name: str,
         recipient: Recipient,
-        tables: Tables,
-        lease: Lease | None = None,
-        reading: Reading | None = None,
+        outbox: Outbox,
         tries: int = TRIES,
         longest: float = 10.0,
     ) -> None:
-        self.name, self._clock, self._recipient, self.reader = name, clock, recipient, reader_of(name)
-        self._tables, self._lease, self._reading = tables, lease, reading
+        self.name, self.outbox, self._clock, self._recipient = name, outbox, clock, recipient
+        self._reading = Reading(name, recipient, outbox) if isinstance(recipient, ToReturner) else None
         self._worker, self._pipeline, self._quiet = Worker(loop), Pipeline(_AHEAD, tries, longest), Quiet(log)
         self._changes: dict[Key, Row | None] = {}  # of the outbox, since the last transaction
-        self._kept: Place | None = None
-        self._is_closed = False
+        self._kept: Position | None = None
+        self._is_closed = self._gets_on = False
+        self._wait = _LOOK
         self._counts, self._later, self._counted_at = Counts(0, 0, 0), 0, float("-inf")
         self._away: str | None = None
         self._told_lost = 0
-        #: Since the start: how often it has looked, how many records the recipient has got, and how many it will never get.
+        # Since the start: how often it has looked, how many records the recipient has got, and how many it will never get.
         self.looks = self.delivered = self.lost = 0
 
     # -- on the loop --------------------------------------------------------------------------------------------------
@@ -96,7 +90,7 @@ class Consumer:
         self._worker.close()
 
     def stats(self, now: float) -> dict[str, Any]:
-        """Return the figures that ``job_recorder.stats`` shows for one recipient."""
+        """Return the row of ``job_recorder.stats`` about this recipient. ``now``: Unix time."""
         at_hand, counts = list(self._pipeline.waiting.values()), self._counts
         waiting = sum(item.place > 0 for item in at_hand) + counts.fresh + counts.parked
         return {
@@ -114,30 +108,40 @@ class Consumer:
         self._counted_at = float("-inf")
 
     def _pause(self) -> float:
-        if self._pipeline.waiting and self._pipeline.not_before <= self._clock.now():
-            return 0.0
-        return 0.0 if self._reading is not None and self._reading.has_more and self._pipeline.room else _LOOK
+        waiting = bool(self._pipeline.waiting)
+        is_idle = not (waiting or self._gets_on)
+        self._wait = min(2.0 * self._wait, _LONGEST_LOOK) if is_idle else _LOOK
+        more = self._reading is not None and self._reading.has_more and self._pipeline.room
+        return 0.0 if more or (self._gets_on and waiting) else self._wait
 
     # -- in the Worker's thread ---------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
         self._keep()
         if self._reading is not None:
-            found, lost = self._reading.take(self._pipeline.room, self._pipeline.waiting)
+            found, lost = self._reading.take(self._pipeline.room)
             self.lost += lost
             for item in found:
                 self._pipeline.take(item)
         self._take_rows()
+        had = len(self._pipeline.waiting)
         self._round(self._pipeline.round(self._clock.now()))
+        self._gets_on = len(self._pipeline.waiting) < had
         self._keep()
         self._count()
         self.looks += 1
 
     def _take_rows(self) -> None:
-        """Take rows that are due: what was refused, notices, dead letters that are tried again, and what the log lacked."""
+        """
+        Take rows that are due: what was refused, notices, dead letters that are tried again, and what the log lacked. Rows
+        that are at hand and no longer due are dropped: others may have removed them.
+        """
         waiting = self._pipeline.waiting
-        most = min(_ROWS, self._pipeline.room) + sum(not item.place for item in waiting.values())
-        for row in outbox.ready(self._tables, self.reader, self._clock.now(), most):
+        at_hand = {item.key for item in waiting.values() if not item.place}
+        rows = self.outbox.ready(self._clock.now(), min(_ROWS, self._pipeline.room) + len(at_hand))
+        for key in at_hand - {row.key for row in rows}:
+            del waiting[key]
+        for row in rows:
             if row.key in waiting:
                 waiting[row.key].place = 0
             elif not row.tries or self._pipeline.room_for_refused:
@@ -180,12 +184,9 @@ class Consumer:
             self._changes[key] = None
 
     def _refused(self, item: Item) -> None:
-        why, due = (
-            item.why.encode("utf-8", "replace").decode().replace("\0", ""),
-            item.due,
-        )  # else PostgreSQL refuses it
-        if due is None or self._counts.parked >= PARKED:
-            due = None
+        why = item.why.encode("utf-8", "replace").decode().replace("\0", "")  # else PostgreSQL refuses it
+        due = item.due if self._counts.parked < PARKED else None
+        if due is None:
             self._quiet.error(
                 "refused", "%s refused a record %d times; it is set aside: %s", self.name, item.tries, why
             )
@@ -198,7 +199,7 @@ class Consumer:
         place = None if self._reading is None else self._reading.place(self._pipeline.waiting.values())
         if not self._changes and place in (None, self._kept):
             return
-        outbox.keep(self._tables, self.reader, self._changes, place, self._lease)
+        self.outbox.keep(self._changes, place)
         self._kept = place or self._kept
         if self._changes:
             self._changes.clear()
@@ -210,9 +211,9 @@ class Consumer:
             return
         self._counted_at = now
         self._later = 0 if self._reading is None else self._reading.later(_COUNTED)
-        self._counts = outbox.counts(self._tables, self.reader)
+        self._counts = self.outbox.counts()
         if self._counts.dead > DEAD:
-            self.lost += outbox.trim_dead(self._tables, self.reader, DEAD, self._lease)
+            self.lost += self.outbox.trim_dead(DEAD)
             self.recount()
         if self.lost > self._told_lost:
             lost, self._told_lost = self.lost - self._told_lost, self.lost

@@ -25,19 +25,12 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.,:;/#%@() -]")
 
 
 class Condition(NamedTuple):
-    """
-    The state of a batch or an engine.
+    """The state of a batch or an engine."""
 
-    * ``kind``: one of ``NOTICES`` of the options, or empty if there is nothing to report.
-    * ``text``: a sentence for people.
-    * ``mark``: distinguishes conditions of one kind, such as the number of the stage that waits for an approval.
-    * ``over``: whether the condition is final.
-    """
-
-    kind: str
-    text: str
-    mark: str = ""
-    over: bool = False
+    kind: str  # one of ``NOTICES`` of the options, or empty if there is nothing to report
+    text: str  # a sentence for people
+    mark: str = ""  # distinguishes conditions of one kind, such as the number of the stage that waits for an approval
+    over: bool = False  # the condition is final
 
 
 class Seen(NamedTuple):
@@ -56,27 +49,21 @@ class GivenUp(NamedTuple):
 
 
 class Reported:
-    """
-    :param master: the master's id.
-    :param kinds: the kinds that are reported.
-    :param console: the address of the console; empty for none.
-    :param record: the result of an earlier ``record``; None at a first start.
-    """
+    """Reports these ``kinds``, with the address of the ``console``. ``record``: the last one kept; None at first."""
 
     def __init__(self, master: str, kinds: Collection[str], console: str, record: Mapping[str, Any] | None) -> None:
         self._master, self._kinds, self._console = master, frozenset(kinds), console
         kept = record or {}
-        #: At a first start the present states count as reported, so that no old news is sent.
+        # At a first start the present states count as reported, so that no old news is sent.
         self._is_first = not kept.get("begun", False)
         self._told: dict[str, str] = dict(kept.get("told", {}))
         self._over: set[str] = set(kept.get("over", ()))
-        #: For how many minions each job was given up when that was last reported; None before the first look.
+        # For how many minions each job was given up when that was last reported; None before the first look.
         self._given_up: dict[str, int] | None = kept.get("given_up")
         self._number = 0
         self._written: list[dict[str, Any]] = []
 
     def record(self) -> dict[str, Any]:
-        """Return the record to keep."""
         begun = not self._is_first
         return {"begun": begun, "told": self._told, "over": sorted(self._over), "given_up": self._given_up}
 
@@ -85,13 +72,7 @@ class Reported:
         return sorted(set(jids) - self._over)
 
     def take_batches(self, seen: Mapping[str, Seen], jids: Collection[str], now: float) -> None:
-        """
-        Take the states of batches.
-
-        :param seen: the batches that could be read.
-        :param jids: all batches that exist; what is known of others is forgotten.
-        :param now: Unix time.
-        """
+        """Take the states of those batches that could be read. ``jids``: all that exist; any other is forgotten."""
         for jid in sorted(seen):
             condition = _of_batch(seen[jid].summary)
             self._take(f"batch {jid}", condition, now, seen[jid])
@@ -108,9 +89,8 @@ class Reported:
 
     def take_given_up(self, jobs: Mapping[str, GivenUp], now: float) -> None:
         """
-        Take the owed jobs that were given up, by jid.
-
-        A job is reported again when the number of its minions reaches a further power of two: ten times for a thousand.
+        Take the owed jobs that were given up, by jid. One is reported again when the number of its minions reaches a further
+        power of two: ten times for a thousand.
         """
         before, counts = self._given_up, {jid: len(one.minions) for jid, one in jobs.items()}
         known = before or {}
@@ -153,7 +133,7 @@ class Reported:
             self._write(condition.kind if after else "recovered", condition.text, now, seen)
 
     def _write(self, kind: str, text: str, now: float, seen: Seen | None = None, jobs: Sequence[GivenUp] = ()) -> None:
-        """Write a notice in the form that is sent. :param jobs: the jobs that were given up, for a notice about these."""
+        """Write a notice in the form that is sent. ``jobs``: those that were given up, for a notice about these."""
         if kind not in self._kinds | {TEST}:
             return
         self._number += 1
@@ -181,7 +161,6 @@ class Reported:
 
 
 def _of_batch(found: Mapping[str, Any]) -> Condition:
-    """Return the condition of a batch, from its summary."""
     state, by, counted = found["state"], found.get("paused_by"), _counted(found)
     batch = f"Batch {found['jid']}"
     if state in ("stopping", "halted"):  # do not wait for minions in flight: they may run for long
@@ -205,7 +184,7 @@ def _counted(found: Mapping[str, Any]) -> str:
 
 
 def _wrong(minions: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the minions of a batch on which it did not succeed, worst first."""
+    """Return the minions on which a batch did not succeed, worst first."""
     states = {minion: record["state"] for minion, record in minions.items() if record.get("state") in _WRONG}
     return sorted(states, key=lambda minion: _WRONG.index(states[minion]))
 
@@ -222,8 +201,5 @@ def _cut(text: str, most: int = _LONGEST) -> str:
 
 
 def plain(text: str) -> str:
-    """
-    Return text for a returner, without characters that are special to a shell, to YAML or to Jinja. The returner for mail
-    renders subject and text with Jinja.
-    """
+    """Return text without what is special to a shell, to YAML or to Jinja, by which the returner for mail renders it."""
     return _UNSAFE.sub("_", text)

@@ -6,16 +6,15 @@ reason, or waits.
 
 How to tell a record that the returner refuses (poison) from a returner that is down:
 
-* A record counts as refused when *another* one, tried after it in the same round, was taken: the returner works, so the
-  record is at fault.
-* It also counts as refused when the error itself blames the data (``DataError``, ``TypeError``, …). Otherwise many bad
-  records in a row would look like a returner that is down, for ever.
+* A record counts as refused when *another* one, tried after it in the same round, was taken: the returner works.
+* So it does when the error itself blames the data (``DataError``, ``TypeError``, …). Otherwise many bad records in a row
+  would look like a returner that is down, for ever.
 * Any other failure says nothing about the record. After a few of them in a row the round ends. The next round tries only
   a few records, different ones each time, so that one bad record cannot hide that the returner is back. If a round had no
   success, the next one comes after a pause.
 
-A refused record leaves the pipeline, and is to be taken again when it is due: after a pause that grows with each refusal.
-Few of them are taken at a time, so that they alone cannot end a round.
+A refused record leaves the pipeline, and is taken again after a pause that grows with each refusal; few of them at a time,
+so that they alone cannot end a round.
 """
 
 from __future__ import annotations
@@ -37,25 +36,17 @@ _PAUSE, _LONGEST = 1.0, 10.0
 
 @dataclasses.dataclass(eq=False)
 class Item:
-    """
-    A record on its way to a returner.
+    """A record on its way to a returner. Times are Unix time."""
 
-    * ``key``: its name, anything that can be a key of a dict. ``at``: since when it is there, in Unix time.
-    * ``place``: where it stands in the log; 0 if the outbox has it. ``body``: its content, if that is nowhere else.
-    * ``in_doubt``: the returner may have it already: if it can be asked, ask it before the next try.
-    * ``has_failed``: a try has failed, and the record was not to blame.
-    * ``tries``: how often it was refused, ``why``, and when it is ``due`` again; None if it is to be set aside.
-    """
-
-    key: Any
-    tries: int = 0
-    in_doubt: bool = False
-    at: float = 0.0
-    place: int = 0
-    body: bytes | None = None
-    has_failed: bool = False
-    why: str = ""
-    due: float | None = 0.0
+    key: Any  # anything that can be a key of a dict
+    tries: int = 0  # how often it was refused
+    in_doubt: bool = False  # the returner may have it already: if it can be asked, ask it before the next try
+    at: float = 0.0  # since when it is there
+    place: int = 0  # where it stands in the log; 0 if the outbox has it
+    body: bytes | None = None  # its content, if that is nowhere else
+    has_failed: bool = False  # a try has failed, and the record was not to blame
+    why: str = ""  # why it was refused
+    due: float | None = 0.0  # when it is to be tried again; None if it is to be set aside
 
 
 class Failure(NamedTuple):
@@ -66,7 +57,6 @@ class Failure(NamedTuple):
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return what an exception of a returner means."""
     names = {kind.__name__ for kind in type(error).__mro__}
     # An OSError is about the world, although some subclasses (UnsupportedOperation) are ValueErrors too.
     is_fault = bool(names & _FAULTS) and "OSError" not in names
@@ -81,21 +71,15 @@ Attempt: TypeAlias = tuple[Item, Failure | None]
 
 class Pipeline:
     """
-    One returner's way through the records. It holds only the next few.
-
-    :param size: most records that wait.
-    :param tries: how often a record may be refused before it is set aside.
-    :param longest: most seconds before the next try while the returner takes nothing.
+    One returner's way through the records. It holds only the next few, at most ``size``. After ``tries`` refusals one is set
+    aside. ``longest``: seconds to the next try while the returner takes nothing.
     """
 
     def __init__(self, size: int, tries: int = 5, longest: float = _LONGEST) -> None:
         self._size, self._tries, self._longest = size, tries, longest
-        #: The records that wait, by their keys, in the order in which they came.
-        self.waiting: dict[Any, Item] = {}
-        #: Why the returner is thought to be down, or None.
-        self.trouble: str | None = None
-        #: The time of the next round.
-        self.not_before = 0.0
+        self.waiting: dict[Any, Item] = {}  # by key, in the order in which they came
+        self.trouble: str | None = None  # why the returner is thought to be down
+        self.not_before = 0.0  # the time of the next round
         self._fruitless = self._turn = 0
 
     @property
@@ -114,9 +98,8 @@ class Pipeline:
 
     def round(self, now: float) -> list[Item]:
         """
-        Return the records to try now, in this order; none before ``not_before``.
-
-        Stop the round after STOP_AFTER failures in a row that blame no record. After the round you must call ``settle``.
+        Return the records to try now, in this order; none before ``not_before``. Stop after STOP_AFTER failures in a row
+        that blame no record. After the round you must call ``settle``.
         """
         if now < self.not_before:
             return []
@@ -125,8 +108,8 @@ class Pipeline:
             start = self._turn % len(waiting)
             self._turn += STOP_AFTER
             return (waiting[start:] + waiting[:start])[:STOP_AFTER]
-        # After each record that has failed before comes one that has not, as long as there are any. So records that fail
-        # again cannot end a round by themselves, and a record that is taken after them shows that they are at fault.
+        # After each record that has failed before comes one that has not, as long as there are any: if that is taken, the
+        # other one is at fault, and records that fail again cannot end a round by themselves.
         failed = [item for item in waiting if item.has_failed or item.tries]
         fresh = [item for item in waiting if not (item.has_failed or item.tries)] if failed else waiting
         return [item for pair in itertools.zip_longest(failed, fresh) for item in pair if item is not None]
@@ -161,9 +144,8 @@ def _pause(fruitless: int, longest: float = _LONGEST) -> float:
 def attempts_of(items: Sequence[Item], take: Take, at_once: bool = True) -> Iterator[Attempt]:
     """
     Hand records over, in as few calls as possible or one at a time, and yield the outcome of each as soon as it is known.
-
-    If STOP_AFTER records in a row fail alone, and no error blames the record, the returner counts as down: the remaining
-    records are neither tried nor yielded. Otherwise halving a call that has failed finds the bad record.
+    Halving a call that has failed finds the bad record. If STOP_AFTER records in a row fail alone, and no error blames one,
+    the returner counts as down: the rest is neither tried nor yielded.
     """
     pieces: deque[Sequence[Item]] = deque([items] if at_once and items else [[item] for item in items])
     failed_alone = 0
@@ -190,8 +172,7 @@ def attempts_of(items: Sequence[Item], take: Take, at_once: bool = True) -> Iter
 
 def _divided(piece: Sequence[Item], is_fault: bool) -> list[Sequence[Item]]:
     """Return the parts of a piece that failed, in the order to try them."""
-    # A single record shows whether the returner works. The last one is tried first, because records that were refused
-    # before lead the piece.
+    # A single record shows whether the returner works; the last one, since records that were refused before lead the piece.
     rest, last = (piece, piece[:0]) if is_fault else (piece[:-1], piece[-1:])
     middle = (len(rest) + 1) // 2
     return [part for part in (last, rest[:middle], rest[middle:]) if part]

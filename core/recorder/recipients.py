@@ -37,6 +37,10 @@ LOAD, RETURN, NOTICE = "load", "ret", "notice"
 _LOOKED_UP, _BYTES = 25, 8 << 20
 #: Jobs that are remembered, and jobs whose load this returner has, as it is remembered; after a further one none is.
 _JOBS, _LOADS = 1000, 20_000
+#: Seconds after which the job cache has what the log has, if it is elsewhere: as a rule, and at the latest.
+SETTLED, _LATE = 1.0, 30.0
+#: Seconds after which a notice that did not arrive is given up.
+_KEPT = 86400.0
 #: Prefixes of the functions of jobs that run in the master itself. Their arguments and returns may contain a pillar:
 #: they are recorded only if ``include`` names them.
 _OF_THE_MASTER = ("runner.", "wheel.", "_system")
@@ -48,23 +52,18 @@ Parcel: TypeAlias = Sequence[Any] | None
 
 
 class Job(NamedTuple):
-    """
-    What a job runs; whether it is recorded; and whether a master published it: then the log has its publish. Other jobs are
-    those of runners, of salt-ssh, and of minions on their own.
-    """
+    """What a job runs. Jobs of runners, of salt-ssh, and of minions on their own are not published."""
 
     fun: Any
     arguments: Any
-    is_wanted: bool
-    is_published: bool
+    is_wanted: bool  # it is recorded
+    is_published: bool  # by a master: then the log has its publish
 
 
 class ToReturner:
     """
-    It must never take a failure for a success. All that reads the job cache raises SaltCacheError when that cannot be read
-    now.
-
-    :param opts: the master's options.
+    A returner as a recipient. It must never take a failure for a success. All methods that read the job cache raise
+    SaltCacheError when that cannot be read.
     """
 
     def __init__(self, returner: ReturnerModule, opts: Mapping[str, Any], settings: RecorderSettings) -> None:
@@ -75,11 +74,8 @@ class ToReturner:
 
     @property
     def at_once(self) -> bool:
-        """Whether it takes all parcels of a call or none."""
-        try:
-            return self.returner.takes_many
-        except Exception:  # A returner that cannot be loaded fails when it gets a record.
-            return False
+        """Whether it takes all parcels of a call or none. A returner that cannot be loaded fails when it gets a record."""
+        return self.returner.has("store_many")
 
     @property
     def knows(self) -> bool:
@@ -87,14 +83,16 @@ class ToReturner:
         return self.at_once or self.returner.has("get_jid")
 
     def read(self, items: Sequence[Item]) -> dict[Key, Parcel]:
-        """Return the parcels of the first of some records, as many as memory allows."""
+        """Return the parcels of the first items, as memory allows, but for records that the job cache may yet get."""
         self._held.clear()
-        found: dict[Key, Parcel] = {}
-        size = 0
+        found, size, late = dict[Key, Parcel](), 0, SETTLED if self.store.writes_together else _LATE
         for start in range(0, len(items), _LOOKED_UP):
             part = items[start : start + _LOOKED_UP]
             returns = self._returns(item.key for item in part if item.key.kind == RETURN)
-            found.update((item.key, self._parcel(item, returns.get(item.key))) for item in part)
+            for item in part:
+                parcel = self._parcel(item, returns.get(item.key))
+                if parcel is not None or abs(time.time() - item.at) > late:
+                    found[item.key] = parcel
             size += sum(len(repr(data)) for data in returns.values())
             if size >= _BYTES:
                 break
@@ -124,12 +122,7 @@ class ToReturner:
         return [*entries, {"kind": "return", "time": item.at, "jid": jid, "minion": minion, "data": ret}]
 
     def hand_over(self, parcels: Mapping[Key, Sequence[Mapping[str, Any]]], in_doubt: bool) -> Mapping[Key, str]:
-        """
-        Hand parcels over, and return why some were not taken.
-
-        :param in_doubt: whether it may have some of them already.
-        :raises Exception: of any kind, if none was taken.
-        """
+        """Hand parcels over; return ``{key: why}`` of refused ones. Raises if it fails. ``in_doubt``: it may have some."""
         refused: dict[Key, str] = {}
         if self.at_once:
             handed = [(key, entry) for key, parcel in parcels.items() for entry in parcel]
@@ -163,7 +156,7 @@ class ToReturner:
 
     def young(self, seconds: float) -> Iterator[tuple[str, list[str]]]:
         """Yield the jobs that are recorded of those published within the last seconds, with the minions that returned."""
-        for _, key in self.store.driver.places(jid_at(time.time() - seconds), "9" * 20):
+        for key in self.store.driver.find(jid_at(time.time() - seconds), "9" * 20):
             jid = self.store.decode(key)
             if is_plain(jid) and self._job(jid).is_wanted:
                 names = map(self.store.decode, self.store.keys(f"{RETURNS}/{key}"))
@@ -222,15 +215,12 @@ def is_wanted(fun: Any, include: Iterable[str], exclude: Iterable[str]) -> bool:
 
 
 class ToPeople:
-    """
-    :param name: for the log.
-    :param keep: seconds after which a notice is given up.
-    """
+    """A target of notices, called ``name`` in the log. ``send`` sends it one."""
 
     at_once = knows = False
 
-    def __init__(self, name: str, send: Send, keep: float) -> None:
-        self._name, self._send, self._keep = name, send, keep
+    def __init__(self, name: str, send: Send) -> None:
+        self._name, self._send = name, send
         self._quiet = Quiet(log)
 
     def read(self, items: Sequence[Item]) -> dict[Key, Parcel]:
@@ -242,7 +232,7 @@ class ToPeople:
         except Exception as exc:  # msgpack raises many kinds
             self._quiet.error("row", "A notice for %s cannot be read: %s", self._name, exc)
             return None
-        if time.time() - item.at <= self._keep:
+        if time.time() - item.at <= _KEPT:
             return (notice,)
         log.error("A notice for %s is given up: %s", self._name, notice["text"])
         return None

@@ -1,9 +1,9 @@
 """
 One returner from Salt's loader, with reliable errors: every failure is raised. And whether it can be recorded into.
 
-It blocks: use it in one Worker of its own. It must never treat a returner's failure as a success. Many of Salt's
-returners (pgjsonb, mysql, …) catch the errors of their database, log them, and return as if nothing had happened. So an
-error that a returner logs while it stores counts as raised.
+It blocks: use it in one Worker of its own. It must never treat a returner's failure as a success. Many of Salt's returners
+(pgjsonb, mysql, …) catch the errors of their database, log them, and go on. So an error that a returner logs while it
+stores counts as raised.
 """
 
 from __future__ import annotations
@@ -41,14 +41,10 @@ class Complained(JobsError):
 
 
 class ReturnerModule:
-    """
-    :param opts: the master's options.
-    :param name: the returner's name.
-    :param ret_config: prefix of the alternative configuration, as ``salt --return_config`` takes it.
-    """
+    """A returner. ``ret_config``: prefix of its alternative configuration, as ``salt --return_config`` takes it."""
 
     def __init__(self, opts: Mapping[str, Any], name: str, ret_config: str = "") -> None:
-        self.name, self._ret_config = name, ret_config
+        self.name = name
         self._opts = {**promoted(opts, ret_config), COPY: True}
         self._loaded: Any = None
         self._has: dict[str, bool] = {}
@@ -56,56 +52,47 @@ class ReturnerModule:
     def why_absent(self) -> str:
         """Return why there is no such returner; empty if there is."""
         try:
-            self.has("returner")
+            self._modules()
         except ReturnerAbsent as exc:
             return str(exc)
         return ""
 
     def store_return(self, ret: Mapping[str, Any]) -> None:
         """Hand one return to the returner. :raises Exception: anything that it raises, or has caught and logged."""
-        data = dict(ret)
-        if self._ret_config:
-            data["ret_config"] = self._ret_config
         if self.name == _RAWFILE:  # it would leave an unfinished line
-            json.dumps(data, ensure_ascii=False).encode()
-        self._store("returner", data)
+            json.dumps(ret, ensure_ascii=False).encode()
+        self._store("returner", dict(ret))
 
     def store_load(self, jid: str, load: Mapping[str, Any]) -> None:
         """
-        Hand a job's load to the returner, if it takes loads.
-
-        The minions are left out: to a job cache they prove that this master published the job, and the recorder cannot
-        vouch for that. Raises as ``store_return``.
+        Hand a job's load to the returner, if it takes loads; without minions, which prove to a job cache that this master
+        published the job: the recorder cannot vouch for that. Raises as ``store_return``.
         """
+        self._modules()  # raises if there is no such returner
         if self.has("save_load"):
             self._store("save_load", jid, dict(load))
 
-    @property
-    def takes_many(self) -> bool:
-        """Whether the returner has ``store_many``, a function of this extension's own. Raises as ``has``."""
-        return self.has("store_many")
-
     def store_many(self, records: Sequence[Mapping[str, Any]]) -> dict[int, str]:
         """
-        Hand many records to a returner that ``takes_many``.
+        Hand many records to a returner that has ``store_many``, a function of this extension's own. Each is a dict with
+        ``kind`` (``load``, ``return``), ``time`` (Unix time), ``data``, ``jid``, and ``minion`` of a return.
 
-        :param records: dicts with ``kind`` (``load``, ``return``), ``time`` (Unix time), ``data``, ``jid``, and ``minion``
-            of a return.
         :return: ``{position: reason}`` of those that it cannot store; all others are stored.
         :raises Exception: when none is stored, or that is unknown. Then all may be passed again, also stored ones.
         """
         return dict(self._store("store_many", list(records)))
 
     def has(self, function: str) -> bool:
-        """Tell whether the returner has a function. :raises ReturnerAbsent: when there is no such returner."""
+        """Tell whether there is such a returner, and it has a function."""
         if function not in self._has:
-            returner = self._function("returner")
+            if self.why_absent():
+                return False
             # Salt's loader would load all modules there are, to look for a function that this one lacks.
-            self._has[function] = hasattr(sys.modules[returner.__module__], function)
+            module = sys.modules[self._function("returner").__module__]
+            self._has[function] = hasattr(module, function)
         return self._has[function]
 
     def returns(self, jid: str) -> dict[str, Any]:
-        """Return ``{minion: return data}`` of a job."""
         found = self._function("get_jid")(jid)
         return dict(found) if isinstance(found, Mapping) else {}
 
@@ -139,9 +126,8 @@ class ReturnerModule:
 
 def promoted(opts: Mapping[str, Any], ret_config: str) -> dict[str, Any]:
     """
-    Return options in which an alternative configuration (``<ret_config>.<option>``) replaces the usual one.
-
-    A return can name its configuration, a load cannot: ``save_load`` and ``get_jid`` always use the usual one.
+    Return options in which an alternative configuration (``<ret_config>.<option>``) replaces the usual one: Salt has only
+    returns name theirs; ``save_load`` and ``get_jid`` always use the usual one.
     """
     result = dict(opts)
     if not ret_config:
@@ -165,9 +151,8 @@ def _promote(opts: dict[str, Any], name: str, value: Any) -> None:
 @contextlib.contextmanager
 def _heard(logger: logging.Logger) -> Iterator[list[tuple[str, BaseException | None]]]:
     """
-    Yield a list of the errors, as (message, exception), that this thread logs with ``logger`` while the block runs.
-
-    They are not logged, because a returner's message that it drops a return would be wrong: the recorder keeps it.
+    Yield the errors, as (message, exception), that this thread logs with ``logger`` while the block runs. They are not
+    logged: a returner's message that it drops a return would be wrong, since the recorder keeps it.
     """
     complaints: list[tuple[str, BaseException | None]] = []
     thread = threading.get_ident()
@@ -195,12 +180,7 @@ def notices_of(opts: Mapping[str, Any]) -> NoticesSettings:
 
 
 def settings_of(opts: Mapping[str, Any], *sources: Any) -> RecorderSettings:
-    """
-    Return the options of the recorder.
-
-    :param sources: where they are, if not in the master's options.
-    :raises SettingsError: when they, or those of notices, make no sense on this master.
-    """
+    """Return the options of the recorder, as ``read_settings`` takes them. :raises SettingsError: also for notices."""
     recorder = read_settings(RecorderSettings, JOB_RECORDER, *(sources or engine_options(opts, JOB_RECORDER)))
     if not notices_of(opts).targets and not recorder.returners:
         raise SettingsError(

@@ -2,11 +2,9 @@
 The job_recorder engine's work: a consumer for each returner, which reads the log; one for each target of notices; the watch
 that makes notices; and answers to requests of runners.
 
-Why nothing is lost: the master's workers have put each publish and each return into the log and the job cache before the
-recorder sees it, and a returner's place in the log moves on after it has the record, or the outbox has it.
-
-It must never wait for a returner, and never record to the master's own job cache: it would write back what it reads
-there.
+Nothing is lost: the master's workers have put each publish and return into the log and the job cache before the recorder
+sees it, and a returner's place in the log moves on after it has the record, or the outbox has it. It must never wait for a
+returner, and never record to the master's own job cache, from which it reads.
 """
 
 from __future__ import annotations
@@ -14,23 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.ledger import outbox
-from saltext.jobs.core.ledger.outbox import Key, Row
-from saltext.jobs.core.ledger.tables import Tables
-from saltext.jobs.core.master import events
+from saltext.jobs.core.ledger.outbox import Key, Outbox, Row
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.metrics import Figures, History, of_bus
+from saltext.jobs.core.metrics import Figures, of_bus
 from saltext.jobs.core.recorder.consumer import DEAD, Consumer
 from saltext.jobs.core.recorder.watch import Watch
 
-#: Seconds between two looks at requests.
-_TICK = 5.0
 #: The figures of each recipient, by the keys of its statistics.
 _FIGURES = {
     "delivered_total": "delivered",
@@ -43,55 +34,43 @@ _FIGURES = {
 
 
 class RecorderShell:
-    """
-    The job_recorder engine's work; an engine.process.App and a bus.Listener. It closes all that it is given.
-
-    :param watch: None if nobody gets notices.
-    """
+    """An engine.process.App. It closes all that it is given. ``watch``: None if nobody gets notices."""
 
     def __init__(
         self,
         loop: Any,
         clock: Clock,
         bus: Bus,
-        inbox: Inbox,
-        tables: Tables,
-        lease: Lease | None,
+        service: Service,
         consumers: Sequence[Consumer],
         watch: Watch | None = None,
     ) -> None:
-        self._loop, self._clock, self._bus, self._tables, self._lease = loop, clock, bus, tables, lease
+        self._loop, self._clock, self._bus = loop, clock, bus
         self._consumers, self._watch = {consumer.name: consumer for consumer in consumers}, watch
         self._disk = Worker(loop)  # the thread of the watch, and of dead letters
-        self.history = History()
-        verbs = {
-            "stats": self._stats,
-            "set_aside": self._set_aside,
-            "redeliver": lambda request: self._with_dead(request, outbox.again),
-            "drop": lambda request: self._with_dead(request, outbox.drop),
-            "test_notice": self._test_notice,
-        }
-        self.service = Service(loop, inbox, verbs)
-        self._wake = events.wake_tag(JOB_RECORDER)
+        self.service = service
 
     def start(self) -> None:
         for consumer in self._consumers.values():
             self._loop.spawn_callback(consumer.run)
-        self._bus.listen(self, None if self._watch is None else self._watch.on_gap)
+        self._bus.listen()
         if self._watch is not None:
-            self._bus.tell_too(self._watch)
             self._loop.spawn_callback(self._watch.run, self._disk)
-        self._tick()
-
-    def take_requests(self) -> None:
-        """Carry out what runners have asked for."""
-        self.service.take()
+        self.service.serve(
+            {
+                "stats": self._stats,
+                "set_aside": self._set_aside,
+                "redeliver": lambda request: self._with_dead(request, Outbox.again),
+                "drop": lambda request: self._with_dead(request, Outbox.drop),
+                "test_notice": self._test_notice,
+            }
+        )
 
     def metrics(self) -> Figures:
-        """Return the engine's figures."""
         return {**figures(self._stats({})["returners"]), **of_bus(JOB_RECORDER, self._bus)}
 
     def close(self) -> None:
+        self.service.close()
         self._bus.close()
         if self._watch is not None:
             self._watch.is_closed = True
@@ -99,20 +78,7 @@ class RecorderShell:
             consumer.close()
         self._disk.close()
 
-    def _tick(self) -> None:
-        self._loop.call_later(_TICK, self._tick)
-        self.service.sweep(self._clock.now())
-        self.service.take()
-
     # -- requests -----------------------------------------------------------------------------------------------------
-
-    def wants(self, tag: str) -> bool:
-        return tag == self._wake
-
-    def handle(self, tag: str, data: Any) -> None:
-        self.service.take()
-
-    on_gap = take_requests
 
     def _chosen(self, request: Mapping[str, Any]) -> list[Consumer]:
         name = request.get("returner")
@@ -143,12 +109,12 @@ class RecorderShell:
         wanted, done = frozenset(request.get("names") or ()), dict[str, int]()
         for consumer in self._chosen(request):
             keys = [row.key for row in await self._dead(consumer, DEAD) if not wanted or _name_of(row.key) in wanted]
-            done[consumer.name] = await self._disk.call(work, self._tables, consumer.reader, keys, self._lease)
+            done[consumer.name] = await self._disk.call(work, consumer.outbox, keys)
             consumer.recount()
         return done
 
     async def _dead(self, consumer: Consumer, newest: int) -> list[Row]:
-        return await self._disk.call(outbox.dead, self._tables, consumer.reader, newest)
+        return await self._disk.call(consumer.outbox.dead, newest)
 
     async def _test_notice(self, request: Mapping[str, Any]) -> list[str]:
         if self._watch is None:
@@ -173,5 +139,4 @@ def _shown(row: Row) -> dict[str, Any]:
 
 
 def _name_of(key: Key) -> str:
-    """Return how people name a dead letter."""
     return "/".join(part for part in key if part)

@@ -1,7 +1,6 @@
 """
-What ``salt-run job_recorder.*`` shows to people: a line for each returner, or for each record that was set aside.
-
-It draws what the runner returns; programs get that unchanged. Pure: the time is the page's.
+What ``salt-run job_recorder.*`` shows to people: a line for each returner, or for each record that was set aside. It draws
+what the runner returns; programs get that unchanged. Pure: the time is the page's.
 """
 
 from __future__ import annotations

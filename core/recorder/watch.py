@@ -1,13 +1,12 @@
 """
 Looks at the state of batches, owed jobs and engines, and puts notices of what has changed into the outbox.
 
-An event on the bus is only a hint to look. What is reported was read from the batches and the retry queue. What was reported
-and the notices that follow from it are kept in one transaction, on the disk, so a crash loses none.
+It reads the batches and the retry queue, and no event, which can be lost or forged. What was reported and the notices that
+follow are kept in one transaction, on the disk, so a crash loses none.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,50 +14,38 @@ from typing import Any, NamedTuple
 import salt.payload
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.ledger import outbox
-from saltext.jobs.core.ledger.outbox import Key, Row
-from saltext.jobs.core.ledger.tables import Tables
+from saltext.jobs.core.ledger.outbox import Key, Outbox, Row
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.notices import TEST, GivenUp, Reported, Seen
-from saltext.jobs.core.recorder.reading import reader_of
 from saltext.jobs.core.recorder.recipients import NOTICE
 
 log = lines.logger(__name__)
 
-#: Seconds between two looks: at what events tell of, at the engines' signs of life, at the retry queue (each look reads all
-#: of it), and at everything without any event.
-_SOON, _ENGINES, _QUEUE, _ANYWAY = 1.0, 5.0, 15.0, 300.0
-#: Seconds after an event within which what it tells of is written down: the last look must come after that.
-_WRITTEN = 3.0
+#: Seconds from one turn to the next, and between two looks at batches, at the retry queue and at the engines.
+_TURN, _BATCHES, _QUEUE, _ENGINES = 1.0, 2.0, 15.0, 5.0
+#: A pause is at least _TIMES times as long as the look took, for the sake of a large fleet; but at most _LONGEST seconds,
+#: since a look also takes long where the database or the machine stands still.
+_TIMES, _LONGEST = 50.0, 300.0
 #: Most notices that wait for one target; beyond it the oldest are dropped.
 MOST = 200
-#: Events of a batch after which there may be something to report.
-_TELLING = frozenset(("check", "checked", "paused", "resumed", "halted", "complete"))
-#: The row with what was reported, and the reader that it is of.
-_KNOWN, _WATCHER = Key("record", ""), reader_of("notices:")
+#: The outbox that has what was reported, and its row.
+WATCH, _KNOWN = "notices:", Key("record", "")
 
 
 class Sights(NamedTuple):
-    """
-    What the watch looks at; all of it blocks, and raises if it cannot be read.
+    """What the watch looks at; all of it blocks, and raises if it cannot be read."""
 
-    * ``jids``: the jids of all batches; ``look``: how a batch stands, None if it is damaged.
-    * ``given_up``: the owed jobs that were given up, by jid.
-    * ``silent``: for how many seconds each engine has not answered, 0 if it has.
-    """
-
-    jids: Callable[[], list[str]]
-    look: Callable[[str], Seen | None]
-    given_up: Callable[[], Mapping[str, GivenUp]]
-    silent: Callable[[], Mapping[str, float]]
+    jids: Callable[[], list[str]]  # of all batches
+    look: Callable[[str], Seen | None]  # how a batch stands; None if it is damaged
+    given_up: Callable[[], Mapping[str, GivenUp]]  # the owed jobs that were given up, by jid
+    silent: Callable[[], Mapping[str, float]]  # for how many seconds each engine has not answered; 0 if it has
 
 
-def known_of(tables: Tables) -> dict[str, Any] | None:
+def known_of(outbox: Outbox) -> dict[str, Any] | None:
     """Return what was reported before; None if that is not known. :raises OSError:"""
-    for row in outbox.ready(tables, _WATCHER, 0.0, 1):
+    for row in outbox.ready(0.0, 1):
         try:
             return dict(salt.payload.loads(row.body or b""))
         except Exception as exc:  # msgpack raises many kinds
@@ -67,38 +54,19 @@ def known_of(tables: Tables) -> dict[str, Any] | None:
 
 
 class Watch:
-    """
-    A bus.Listener.
+    """Puts notices into the outboxes of ``targets``, and what was ``reported`` into the ``outbox`` of ``WATCH``."""
 
-    :param reported: what was reported before.
-    :param targets: those that get the notices.
-    """
-
-    def __init__(
-        self, sights: Sights, reported: Reported, targets: Sequence[Consumer], tables: Tables, lease: Lease | None
-    ) -> None:
-        self._sights, self._reported, self.targets = sights, reported, targets
-        self._tables, self._lease, self._quiet = tables, lease, Quiet(log)
-        # when it looked last at something, and when an event told of that last
-        self._looked, self._told = dict[str, float](), dict[str, float]()
+    def __init__(self, sights: Sights, reported: Reported, targets: Sequence[Consumer], outbox: Outbox) -> None:
+        self._sights, self._reported, self.targets, self._outbox = sights, reported, targets, outbox
+        self._quiet = Quiet(log)
+        self._looks = {
+            "batches": (self._batches, _BATCHES),
+            "owed jobs": (self._queue, _QUEUE),
+            "engines": (self._engines, _ENGINES),
+        }
+        self._due = dict.fromkeys(self._looks, 0.0)  # when to look next, by what time.monotonic() says
         self._kept, self._rows = b"", list[Row]()
         self.is_closed = False
-
-    # -- on the loop --------------------------------------------------------------------------------------------------
-
-    def wants(self, tag: str) -> bool:
-        last = tag.rpartition("/")[2]
-        return (
-            last in _TELLING if tag.startswith("salt/batch/") else tag.startswith("salt/job_retry/") and last == "dead"
-        )
-
-    def handle(self, tag: str, data: Any) -> None:
-        """Look soon at what an event tells of."""
-        self._told["queue" if tag.startswith("salt/job_retry/") else "batches"] = time.monotonic()
-
-    def on_gap(self) -> None:
-        """Look at everything soon."""
-        self._told = dict.fromkeys(("batches", "queue"), time.monotonic())
 
     async def run(self, worker: Worker) -> None:
         """Look until closed. :param worker: the thread to look in."""
@@ -109,7 +77,7 @@ class Watch:
                 if not self.is_closed:
                     told = None if isinstance(exc, OSError) else exc
                     self._quiet.error("turn", "Notices cannot be kept, so none are sent: %s", exc, exc_info=told)
-            await compat.sleep(_SOON)
+            await compat.sleep(_TURN)
 
     # -- in the Worker's thread ---------------------------------------------------------------------------------------
 
@@ -119,36 +87,33 @@ class Watch:
         self._keep()
 
     def _turn(self) -> None:
-        if self._is_due("batches", _SOON):
+        for what, (look, pause) in self._looks.items():
+            begun = time.monotonic()
+            if begun < self._due[what]:
+                continue
             try:
-                jids = self._sights.jids()
-                seen = {jid: found for jid in self._reported.to_read(jids) if (found := self._sights.look(jid))}
-                self._reported.take_batches(seen, jids, time.time())
+                look(time.time())
+                pause = max(pause, min((time.monotonic() - begun) * _TIMES, _LONGEST))
             except Exception as exc:
-                self._quiet.error(
-                    "look", "The state of batches cannot be read, so no notices are sent about them", exc_info=exc
-                )
-        if self._is_due("queue", _QUEUE):
-            try:
-                self._reported.take_given_up(self._sights.given_up(), time.time())
-            except Exception as exc:
-                self._quiet.error("queue", "The retry queue cannot be read, so no notices are sent about it: %s", exc)
-        if self._is_due("engines", _ENGINES, anyway=_ENGINES):
-            for name, silent in self._sights.silent().items():
-                self._reported.take_engine(name, silent, time.time())
+                told = None if isinstance(exc, OSError) else exc
+                self._quiet.error(what, "No notices are sent about %s now: %s", what, exc, exc_info=told)
+            self._due[what] = time.monotonic() + pause
         self._keep()
 
-    def _is_due(self, what: str, least: float, anyway: float = _ANYWAY) -> bool:
-        """Tell whether to look at something now, and note that."""
-        now, looked = time.monotonic(), self._looked.get(what, -math.inf)
-        is_told = looked < self._told.get(what, -math.inf) + _WRITTEN
-        if now - looked < (least if is_told else anyway):
-            return False
-        self._looked[what] = now
-        return True
+    def _batches(self, now: float) -> None:
+        jids = self._sights.jids()
+        seen = {jid: found for jid in self._reported.to_read(jids) if (found := self._sights.look(jid))}
+        self._reported.take_batches(seen, jids, now)
+
+    def _queue(self, now: float) -> None:
+        self._reported.take_given_up(self._sights.given_up(), now)
+
+    def _engines(self, now: float) -> None:
+        for name, silent in self._sights.silent().items():
+            self._reported.take_engine(name, silent, now)
 
     def _keep(self) -> None:
-        """Keep what was reported, and the notices that follow from it. :raises OSError: then they are kept later."""
+        """Keep what was reported, and the notices about it. :raises OSError: if it fails; the next call keeps them."""
         for notice in self._reported.written():
             # at most one test waits for a target, so that tests push out no notice
             key = Key(NOTICE, TEST if notice["kind"] == TEST else notice["id"])
@@ -156,9 +121,9 @@ class Watch:
         known: bytes = salt.payload.dumps(self._reported.record())
         if known == self._kept and not self._rows:
             return
-        row, readers = Row(_KNOWN, 0.0, body=known), {target.reader: target for target in self.targets}
-        gone = outbox.report(self._tables, _WATCHER, row, list(readers), self._rows, MOST, self._lease)
+        row, others = Row(_KNOWN, 0.0, body=known), [target.outbox for target in self.targets]
+        gone = self._outbox.report(row, others, self._rows, MOST)
         self._kept, self._rows = known, []
-        for reader, count in gone.items():
-            readers[reader].lost += count
-            readers[reader].recount()
+        for target, count in zip(self.targets, gone, strict=True):
+            target.lost += count
+            target.recount()

@@ -1,8 +1,6 @@
 """
-Sends a notice as a signed POST of JSON.
-
-It blocks: use it in a Worker of its own. Neither the secret nor the address, which may
-hold a secret too, may ever be logged or be in an error.
+Sends a notice as a signed POST of JSON. It blocks: use it in a Worker of its own. Neither the secret nor the address, which
+may hold a secret too, may ever be logged or be in an error.
 """
 
 from __future__ import annotations
@@ -25,9 +23,8 @@ _PATIENCE = 10.0
 
 class Webhook:
     """
-    :param url: the address of the receiver.
-    :param secret: the secret that signs notices; empty for no signature.
-    :param ca_file: certificates against which that of the receiver is checked; empty for those of the system.
+    ``url``: of the receiver. ``secret`` signs notices; empty for no signature. ``ca_file``: certificates against which that
+    of the receiver is checked; empty for those of the system.
     """
 
     def __init__(self, url: str, secret: str = "", ca_file: str = "", patience: float = _PATIENCE) -> None:

@@ -1,17 +1,13 @@
 """
 From a published job to the minions that missed it, and to their entries.
 
-A job is left alone until its deadline, then read in the log. The minions without a return are asked which jobs they run,
-in one question about all jobs whose deadlines have come. Minions that do not answer are owed the job. Minions that answer
-and do not run it get a moment more, since their returns may be on the way; without a return by then they are owed it as
-well. If such a minion is known to have begun the job, the job was interrupted. Where an operator has killed the job, the
-entry is cancelled.
+A job is left alone until its deadline, then read in the log. Minions without a return are asked which jobs they run, in one
+question about all jobs that are due. Those that do not answer are owed the job. Those that answer and do not run it get a
+moment more, since their returns may be on the way; without a return by then they are owed it too, and if they are known to
+have begun it, it was interrupted. Publishes and kills come in the master's order: a kill concerns what was published before.
 
-Publishes and kills come in the order in which the master made them: a kill concerns what was published before it.
-
-It must never conclude from a bus event which minion is owed a job and which is not: any accepted minion can forge events.
-The job cache and the log tell that. Nor must it let a job be owed again to a minion whose entry an operator has removed, or
-change what is known of a job without marking it to be stored.
+It must never conclude from a bus event who is owed a job: any accepted minion can forge events. Nor must it let a job be
+owed again to a minion whose entry an operator has removed, or change what is known of a job without marking it to be stored.
 """
 
 from __future__ import annotations
@@ -31,19 +27,14 @@ from saltext.jobs.core.retry.watched import Stage, Watched
 
 #: Seconds for which jobs are gathered into one survey.
 _GATHER = 0.5
-#: Seconds before a signal is read, and seconds before another try if it could not be read.
+#: Seconds before a signal is read, and before another try if it could not be read.
 _KILL_DELAY, _KILL_AGAIN = 0.5, 1.0
 #: A job may be judged this many seconds before its deadline.
 _SLACK = 1.0
 
 
 class Capture:
-    """
-    The jobs that are watched. The timers ``("job", jid)`` are set here; and ``("survey",)``, when minions are to be asked
-    which jobs they run.
-
-    :param patience: seconds from a publish to its deadline.
-    """
+    """The jobs that are watched. Sets the timers ``("job", jid)``, ``("survey",)``. ``patience``: seconds to a deadline."""
 
     def __init__(self, queue: Queue, turns: Turns, replays: Replays, patience: float) -> None:
         self._queue, self._timers, self._patience = queue, queue.timers, patience
@@ -80,7 +71,7 @@ class Capture:
                 self._timers.set(("job", jid), job.until)
 
     def _strike(self, jid: str, minions: Iterable[str]) -> None:
-        """Forget who has begun a job: they have returned it, or have an entry. A kill counts though a return may be lost."""
+        """Forget that minions have begun a job: they returned it, or have an entry. Kills stay: a return may get lost."""
         job = self.jobs[jid]
         if gone := job.begun.intersection(minions):
             job.begun -= gone
@@ -89,8 +80,14 @@ class Capture:
     def begun(self, jid: str, minion: str) -> None:
         """Note a claim that a minion has begun a job. The minion has no entry for the job."""
         job = self.open.get(jid)
-        if job is not None and minion in job.named:  # others are made up
+        if job is not None and minion in job.named:  # it was not sent to others: their claims are forged
             job.claims.add(minion)
+
+    def started(self, minion: str) -> None:
+        """Note the start of a minion: it may miss the survey."""
+        for job in self.open.values():
+            if minion in job.named:
+                job.started.add(minion)
 
     def recheck(self) -> None:
         """Look again at the jobs that minions without an entry have begun."""
@@ -116,24 +113,19 @@ class Capture:
             self.open[jid] = self.jobs.setdefault(jid, Watched())
             self.open[jid].signal, self.open[jid].stage = fact.signal, Stage.WAITING
         job = self.open[jid]
-        # Perhaps after it was killed there.
-        if there := {minion for minion in job.killed.keys() & fact.minions if at > job.killed[minion][1]}:
-            job.again.setdefault(fact.work, set()).update(there)
         job.named.update(fact.minions)
         if at > job.at:  # what was said before does not count for this publish
             job.at, job.surveyed, job.idle = at, set(), set()
         self._changed(jid)
-        job.is_overtaken = job.stage is Stage.READING
-        wait = _KILL_DELAY if job.signal else self._patience
-        if job.stage is Stage.WAITING and job.signal:
-            self._timers.no_later(("job", jid), max(now, at + wait))
-        elif not job.is_overtaken and not job.signal:
-            self._later(jid, max(now, at + wait))
+        # What is being read or asked now does not count for this publish. A signal is not put off by the next one.
+        wait, is_due = (_KILL_DELAY, job.stage is Stage.WAITING) if job.signal else (self._patience, False)
+        job.stage = Stage.WAITING
+        (self._timers.no_later if is_due else self._timers.set)(("job", jid), max(now, at + wait))
 
     def due(self, jid: str) -> None:
-        """Read a job whose time has come. If it is noted only, the note may end while the job is still owed."""
+        """Read a job at its deadline, or when the note about it ends: it may be owed for longer than the note says."""
         job = self.open[jid] = self.jobs.setdefault(jid, Watched())
-        job.stage, job.is_overtaken = Stage.READING, False
+        job.stage = Stage.READING
         self._queue.want(facts.Read(jid))
 
     def read(self, fact: facts.JobRead) -> None:
@@ -142,11 +134,9 @@ class Capture:
         job = self.open.get(jid)
         if job is None or job.stage is not Stage.READING:
             return
-        if job.is_overtaken:
-            self._later(jid, now)
-        elif fact.kills:
-            self._drop(jid)  # with the note about a kill of the signal itself
-            if job.at > -math.inf:  # else the signal was killed itself, and was carried out before
+        if fact.kills:
+            self._drop(jid)  # this also forgets a kill of the signal itself
+            if job.at > -math.inf:  # else only a kill of the signal has opened it again: it was carried out before
                 for kill in fact.kills:
                     self.kill(kill)
         elif read is None or not self._wants(read):
@@ -159,10 +149,10 @@ class Capture:
             self._drop(jid, is_over=True)
         else:
             job.job, job.signal = read, False
-            job.named |= fact.minions
-            if back := job.again.pop(read.digest, None):
-                job.killed = {minion: kill for minion, kill in job.killed.items() if minion not in back}
-                job.again = {work: minions - back for work, minions in job.again.items()}
+            job.named |= fact.minions.keys()
+            # Published since, and not in the future: the clock may have been set back.
+            if back := {name for name, (_, at) in job.killed.items() if at < fact.minions.get(name, at) <= now}:
+                job.killed = {name: kill for name, kill in job.killed.items() if name not in back}
                 self._changed(jid)
             if now < job.at + self._patience - _SLACK:
                 self._later(jid, job.at + self._patience)
@@ -178,6 +168,7 @@ class Capture:
         return job.limits.given or (included and not any(matches(fun, settings.exclude) for fun in job.funs))
 
     def _judge(self, watched: Watched, job: Job, fact: facts.JobRead) -> None:
+        """Have those asked that have not returned the job; once they are, queue it for those that do not run it."""
         known = self._queue.minions_of(job.jid)
         missing = fact.missing.difference(known, watched.settled, self._queue.settings.syndics)
         # Minions that are neither missing nor struck off here stay noted: their keys may be accepted later.
@@ -189,16 +180,12 @@ class Capture:
             watched.stage, watched.asking = Stage.TO_ASK, set(unasked)
             self._timers.no_later(("survey",), self._queue.now + _GATHER)
             return
-        # Some minions report only after the survey, in reply to another question, that they have begun the job. Their
-        # entries count as under way, so they are asked before the job is held: claims can be forged, and a minion with
-        # records knows better.
+        # Entries of minions that report only later that they have begun the job count as under way, so these are asked
+        # before it is held: claims can be forged, and a minion with records knows better.
         there = missing & watched.idle
         begun = "it has begun the job, and no longer runs it"
         self._owe(watched, job, there, begun, "it is there, but has neither run nor returned the job", alive=True)
-        if watched.is_overtaken:
-            self._later(job.jid, self._queue.now)
-        else:
-            self._close(job.jid)
+        self._close(job.jid)
 
     def unreadable(self, fact: facts.Unreadable) -> None:
         """A job could not be read: try again later."""
@@ -221,7 +208,7 @@ class Capture:
         self._close(jid)
 
     def _close(self, jid: str) -> None:
-        """Keep of a job what is to be remembered."""
+        """Stop watching a job, and keep only what must be remembered of it."""
         del self.open[jid]
         self._timers.cancel(("job", jid))
         job = self.jobs[jid] = self.jobs[jid].closed()
@@ -269,8 +256,6 @@ class Capture:
         self._note(jid, self._queue.end_of_job(job), running | claims)
         begun = "it has begun the job, and does not answer"
         self._owe(watched, job, silent, begun, "it did not return the job and does not answer")
-        if watched.stage is not Stage.ASKING:
-            return  # it was published again meanwhile
         if watched.idle:
             self._later(jid, self._queue.now + GRACE)
         else:
@@ -282,11 +267,8 @@ class Capture:
         self, watched: Watched, job: Job, minions: Iterable[str], begun: str, missed: str, alive: bool = False
     ) -> None:
         """
-        Queue a job for minions that have missed it. Where an operator has killed it, the entry is cancelled in that
-        operator's name.
-
-        :param begun: the reason for minions that have begun it. ``missed``: the reason for others.
-        :param alive: whether the minions are known to be there.
+        Queue a job for minions that have missed it, for the reason ``begun`` if they have begun it, else ``missed``.
+        ``alive``: the minions are known to be there.
         """
         jid, end = job.jid, self._queue.end_of_job(job)
         for minion in sorted(minions):
@@ -302,8 +284,8 @@ class Capture:
                 state, reason = State.DEAD, job.obstacle
             self.add(job, minion, reason, end, state)
             # The minion may have started while the question was under way.
-            if alive or self._turns.has_just_started(minion):
-                self._turns.sign_of_life((minion,), facts.Sign.SEEN)
+            if alive or minion in watched.started:
+                self._turns.sign_of_life((minion,))
         self._strike(jid, self._queue.minions_of(jid))  # not those for which there was no room
 
     def add(self, job: Job, minion: str, reason: str, expires_at: float, state: State = State.PENDING) -> Entry | None:
@@ -323,20 +305,14 @@ class Capture:
         return entry
 
     def remove(self, entry: Entry) -> None:
-        """
-        Forget an entry without a return. Neither a later look at its job nor what the store still has of it must queue it
-        again.
-        """
+        """Forget an entry without a return. Neither a later look nor what is still stored must queue it again."""
         until = max(self._queue.end_of_job(self._queue.jobs[entry.jid]), entry.expires_at)
         self._replays.remove(entry)
         # Even if its time is over: the job cache may have a newer record, by which the job is owed for longer.
         self._note(entry.jid, until, settled={entry.minion})
 
     def kill(self, kill: facts.Kill) -> None:
-        """
-        Cancel what an operator has killed, except what was asked for by hand since: at once where there are entries,
-        elsewhere once the job is read.
-        """
+        """Cancel what is killed, but not what was asked for by hand since: entries at once, else once the job is read."""
         kill, jids = dataclasses.replace(kill, at=min(kill.at, self._queue.now)), [kill.jid]
         if not kill.jid:
             waiting = {jid for jid, job in self.open.items() if not job.signal and job.at <= kill.at}
@@ -345,8 +321,8 @@ class Capture:
             # This is stored before the signal counts as settled. The look strikes off minions that returned the job.
             job = self.jobs.setdefault(jid, Watched())
             job.until = max(job.until, self._queue.now + self._queue.settings.ttl)
-            job.killed.update(dict.fromkeys(sorted(kill.minions), (kill.user, kill.at)))
-            job.again = {work: minions - kill.minions for work, minions in job.again.items()}
+            at = max(kill.at, job.at)  # it came after that publish, whatever the clock
+            job.killed.update(dict.fromkeys(sorted(kill.minions), (kill.user, at)))
             self._changed(jid)
             self.look(jid)
         for entry in [entry for minion in sorted(kill.minions) for entry in self._queue.of(minion, kill.jid or None)]:

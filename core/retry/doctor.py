@@ -1,7 +1,4 @@
-"""
-What must hold before the engine can start, and what an operator should know before relying on it. This module changes
-nothing.
-"""
+"""What must hold before the engine can start, and what an operator should know before relying on it. It changes nothing."""
 
 from __future__ import annotations
 
@@ -11,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.engine import findings
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.findings import Finding, advice, fault
 from saltext.jobs.core.master.job_cache import OURS
 from saltext.jobs.core.options import engine_options, read_settings
 from saltext.jobs.core.options.engines import RetrySettings
@@ -43,18 +40,20 @@ def settings_of(opts: Mapping[str, Any], *sources: Any) -> RetrySettings:
     return settings
 
 
-def doubts_about(opts: Mapping[str, Any], settings: RetrySettings) -> Iterator[str]:
+def doubts_about(opts: Mapping[str, Any], settings: RetrySettings) -> Iterator[Finding]:
     """Yield why jobs may not be delivered although the options are valid."""
     keep, due = opts.get("keep_jobs_seconds") or 0, float(opts.get("timeout", 5)) + answer_time(opts)
     if 0 < keep <= due:
-        yield (
+        yield fault(
+            "jobs-removed-early",
             f"keep_jobs_seconds is {keep}, and a job is looked at {due:.0f} s after its publish (timeout + "
-            "gather_job_timeout): the job is removed before that, so nothing is ever queued"
+            "gather_job_timeout): the job is removed before that, so nothing is ever queued",
         )
     if settings.window and longest_break(parse_windows(settings.window)) >= settings.ttl:
-        yield (
+        yield fault(
+            "window-shut",
             f"a job is owed for {settings.ttl:.0f} s (ttl), and the window {settings.window!r} stays shut for longer: jobs "
-            "will expire before it opens"
+            "will expire before it opens",
         )
 
 
@@ -63,41 +62,42 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     return findings.examine(opts, JOB_RETRY, _own(opts))
 
 
-def _own(opts: Mapping[str, Any]) -> Iterator[str]:
+def _own(opts: Mapping[str, Any]) -> Iterator[Finding]:
     yield from findings.about_returns(opts)
     if RetryStore(site_of(opts).tables).is_paused():
-        yield "the queue is paused: nothing is delivered until job_retry.resume"
+        yield fault("queue-paused", "the queue is paused: nothing is delivered until job_retry.resume")
     switch, own = engine_options(opts, JOB_RETRY)
     if switch is None or switch is False:
-        yield f"the engine is off: {JOB_RETRY} is not set to True in the master's configuration"
+        yield fault("engine-off", f"the engine is off: {JOB_RETRY} is not set to True in the master's configuration")
         return
     settings = settings_of(opts, switch, own or None)
     yield from doubts_about(opts, settings)
     yield from _about_owed(opts, settings)
 
 
-def _about_owed(opts: Mapping[str, Any], settings: RetrySettings) -> Iterator[str]:
+def _about_owed(opts: Mapping[str, Any], settings: RetrySettings) -> Iterator[Finding]:
     """Yield what is wrong with ids to which jobs are owed. :raises OSError:"""
     now = time.time()
     # Any minion can report as a syndic, so only an operator can say which ones are.
     syndics = {path.name for path in pathlib.Path(opts["cachedir"], "syndics").glob("*")}  # by Salt's master
     accepted, _ = compat.minion_keys(opts)
     owed, keyless, late = set[str](), set[str](), set[str]()
-    for entry, snapshot in RetryStore(site_of(opts).tables).entries():
+    for entry, job in RetryStore(site_of(opts).tables).entries():
         owed.add(entry.minion)
-        is_late = now > snapshot["published_at"] + settings.ttl / 2 and not settings.window
+        is_late = now > job.published_at + settings.ttl / 2 and not settings.window
         if entry.state is State.PENDING and (is_late or entry.minion not in accepted):
             (late if entry.minion in accepted else keyless).add(entry.minion)
     if unnamed := owed & syndics - set(settings.syndics):
-        yield f"{_some(unnamed)}: a syndic, to which jobs are owed; name it in {JOB_RETRY}: syndics"
+        told = f"{_some(unnamed)}: a syndic, to which jobs are owed"
+        yield fault("syndic", told, f"name it under {JOB_RETRY}, in syndics")
     if keyless:
-        yield (
-            f"{_some(keyless)}: jobs are owed to it, and its key is not accepted: accept it, or job_retry.cancel minion=ID"
-        )
+        told = f"{_some(keyless)}: jobs are owed to it, and its key is not accepted"
+        yield fault("owed-without-key", told, "accept it, or job_retry.cancel minion=ID")
     if late:
-        yield Advice(
-            f"{_some(late)}: it has not taken what it is owed for half of the ttl: if it was renamed or removed, delete its "
-            "key; if it takes jobs more slowly than they come, set a longer ttl"
+        yield advice(
+            "owed-for-long",
+            f"{_some(late)}: it has not taken what it is owed for half of the ttl",
+            "if it was renamed or removed, delete its key; if it takes jobs more slowly than they come, set a longer ttl",
         )
 
 

@@ -1,7 +1,7 @@
 """
-Performs what the retry queue wants done: it stores, looks up, asks, publishes and announces. Outcomes are reported as facts.
+Performs what the retry queue wants done, and reports outcomes as facts. What may block runs in a thread.
 
-It holds no policy: the machine decides what is tried again, and when. What may block runs in a thread.
+It holds no policy: the machine decides what is tried again, and when.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from saltext.jobs.core.delivery.known import Evidence, Said
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.engine.requests import Inbox
+from saltext.jobs.core.engine.ports import EnginePorts
 from saltext.jobs.core.engine.returns import Returns
+from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.engine.writer import Writer
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.master import events, once
-from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.master.publisher import Publisher
-from saltext.jobs.core.master.questions import Found, Questions
+from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.reader import JobReader
-from saltext.jobs.core.retry.store import RetryStore, Writer
+from saltext.jobs.core.retry.store import Changes, RetryStore
 from saltext.jobs.core.site import Log, site_of
 
 log = lines.logger(__name__)
@@ -41,65 +41,30 @@ log = lines.logger(__name__)
 _COMPLAINT = "The job cache cannot be used now, and is tried again: %s"
 
 
-@dataclass(frozen=True)
-class Ports:
-    """
-    ``cache`` and ``reader`` block and are used in ``cache_worker`` only, ``store`` in ``store_worker`` only.
-
-    ``acks``: whether minions say when they begin a job. ``log``: makes a reader of the masters' logs that begins at the
-    given places. ``wall``: returns Unix time by the wall clock. ``restart``: ends the engine's process, which
-    Salt starts anew.
-    """
-
-    bus: Bus
-    publisher: Publisher
-    questions: Questions
-    cache: JobCache
-    returns: Returns
-    reader: JobReader
+@dataclass(frozen=True, kw_only=True)
+class Ports(EnginePorts):
+    reader: JobReader  # used in ``cache_worker`` only
     store: RetryStore
-    cache_worker: Worker
-    store_worker: Worker
-    clock: Clock
-    acks: bool
-    inbox: Inbox
-    log: Callable[[Position | None], Log]
-    wall: Callable[[], float] = time.time
-    restart: Callable[[], object] = sys.exit
-
-    def close(self) -> None:
-        """Release sockets and threads."""
-        self.bus.close()
-        self.publisher.close()
-        self.cache_worker.close()
-        self.store_worker.close()
+    log: Callable[[Position | None], Log]  # makes a reader of the masters' logs that begins at the given place
+    restart: Callable[[], object] = sys.exit  # ends the engine's process, which Salt starts anew
 
 
-def ports_of(
-    opts: Mapping[str, Any],
-    loop: Any,
-    cache: JobCache,
-    lease: Lease | None = None,
-    **others: Any,
-) -> Ports:
-    """
-    Return the ports of an engine whose threads are real.
-
-    :param lease: the lease of the engine's process; None if no other can lead.
-    :param others: bus, publisher and questions, and any port that is to replace one made here.
-    """
+def ports_of(opts: Mapping[str, Any], loop: Any, cache: JobCache, lease: Lease | None = None, **others: Any) -> Ports:
+    """Return ports with real threads. ``others``: bus, publisher, questions, and ports that replace those made here."""
     site = site_of(opts)
     returns = Returns(site.tables, cache)
     made = {
+        "loop": loop,
+        "wall": time.time,
         "cache": cache,
         "returns": returns,
         "reader": JobReader(opts, returns),
         "store": RetryStore(site.tables, lease),
         "cache_worker": Worker(loop),
-        "store_worker": Worker(loop),
+        "disk_worker": Worker(loop),
         "clock": Clock(steady=since_boot),
         "acks": compat.HAS_START_EVENT,
-        "inbox": Inbox(opts, JOB_RETRY, lease),
+        "service": Service(opts, JOB_RETRY, loop, lease),
         "log": site.log,
     }
     return Ports(**{**made, **others})
@@ -108,19 +73,17 @@ def ports_of(
 class Effects:
     def __init__(
         self,
-        loop: Any,
         ports: Ports,
         machine: Retry,
-        writer: Writer,
+        writer: Writer[Key, Changes],
         opts: Mapping[str, Any],
         learn: Callable[[facts.Fact], Awaitable[None]],
     ) -> None:
         """``learn`` takes each outcome."""
-        self._loop, self._ports, self._machine, self._writer = loop, ports, machine, writer
+        self._loop, self._ports, self._machine, self._writer = ports.loop, ports, machine, writer
         self._learn, self._opts = learn, opts
         self._timeout, self._look = answer_time(opts), ports.cache_worker.call
-        # Without cached data of minions a compound target matches no minion on Salt 3008, and all minions on earlier
-        # releases.
+        # Without cached data of minions a compound target matches no minion on Salt 3008, and all on earlier releases.
         self._compound = bool(opts.get("minion_data_cache", True))
 
     def perform(self, effect: facts.Effect) -> None:
@@ -135,7 +98,7 @@ class Effects:
             log.exception("An effect could not be performed: %s", type(effect).__name__)
 
     async def _find(self, effect: Any) -> None:
-        """Give the machine the fact that comes of an effect, or the fact that the effect failed."""
+        """Give the machine the fact that comes of an effect."""
         try:
             fact = await FINDS[type(effect)](self, effect)
         except Exception as exc:
@@ -160,20 +123,17 @@ class Effects:
                 outcome = Evidence.FORBIDDEN if exc.forbidden else Evidence.REFUSED
             return facts.Sent(effect.jid, effect.minions, outcome=outcome, why=str(exc))
         if isinstance(effect, facts.Ping):
-            log.warning("Minions with a queue could not be pinged: %s", exc)
-            return None
+            log.warning("%d minions with a queue could not be pinged: %s", len(effect.minions), exc)
+            return None if isinstance(exc, NoMinionMatched) else facts.Undone("sweep")
         if isinstance(effect, facts.CheckKeys):
             log.warning("The keys cannot be read now: %s", exc)
-            return None
+            return facts.Undone("keys")
         log.warning(_COMPLAINT, exc)
         if isinstance(effect, facts.FindReturns):
-            return None  # they are looked for again in any case
+            return None  # the machine looks for them again by itself
         return facts.Unreadable(effect.jid, getattr(effect, "minions", ()))
 
     # -- the store ----------------------------------------------------------------------------------------------------
-
-    def _save(self, effect: facts.Save) -> None:
-        self._writer.put(effect.keys)
 
     def save_all(self) -> None:
         """Store again all that the machine knows."""
@@ -183,10 +143,6 @@ class Effects:
         self._writer.put(Key(Kind.WATCHED, jid) for jid in machine.watched)
 
     # -- the job cache ------------------------------------------------------------------------------------------------
-
-    async def _read(self, effect: facts.Read) -> facts.Fact:
-        found: facts.JobRead = await self._look(self._ports.reader.read, effect.jid)
-        return found
 
     async def _look_up(self, effect: facts.LookUp) -> Any:
         jid, look_up = effect.jid, self._ports.reader.look_up
@@ -202,9 +158,6 @@ class Effects:
     async def _ask(self, effect: facts.Ask) -> facts.Fact:
         jid = effect.jid
         job = self._machine.jobs.get(jid)
-        # A proxy keeps no record of a job with several functions (Salt's ``metaproxy``), and would say that it never began
-        # the job.
-        doubted = effect.doubted if job is not None and len(job.funs) == 1 else ()
 
         async def tell(said: Found) -> None:
             await self._learn(await self._asked(jid, said, True))
@@ -216,12 +169,13 @@ class Effects:
         # The job's own target: a minion may no longer match it.
         expression = None if job is None or job.obstacle else expression_of(job.load)
         find = self._ports.questions.find_job
-        said = await find(jid, effect.minions, self._timeout, expression, told, doubted)
+        said = await find(jid, effect.minions, self._timeout, expression, told, effect.doubted)
         return await self._asked(jid, said, False)
 
     async def _asked(self, jid: str, said: Found, more: bool) -> facts.Asked:
         try:
-            others = self._others(jid, said.ran)
+            job = self._machine.jobs.get(jid)
+            others = frozenset[str]() if job is None else said.others(jid, job.load.get("fun"))
             stored = await self._store_returns(jid, {m: kept for m, kept in said.ran.items() if m not in others})
             records = {**self._said(jid, said.records), **dict.fromkeys(others, Said.INTERRUPTED)}
         except Exception:  # of any kind, since the machine waits for an outcome
@@ -239,16 +193,7 @@ class Effects:
         ran = {minion: record.at for minion, record in said.records.items()}
         return facts.Asked(jid, told, said.unmatched, records, ran, said.applying, said.free, more)
 
-    def _others(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
-        """Return the minions that have run something else under a job's jid, and so would ignore the job itself."""
-        job = self._machine.jobs.get(jid)
-        others = frozenset(m for m, kept in returns.items() if job and not once.is_return_of(job.load.get("fun"), kept))
-        if others:
-            log.warning("%s has run another function under the jid of job %s, for another master", sorted(others), jid)
-        return others
-
     def _said(self, jid: str, records: Mapping[str, once.Record]) -> dict[str, Said]:
-        """Return what the records of minions say of a job; nothing if such a job is not recorded."""
         job = self._machine.jobs.get(jid)
         if job is None or not once.is_recorded(job.funs, job.load.get("kwargs")):
             return {}
@@ -304,21 +249,15 @@ class Effects:
 
         def told(answers: Mapping[str, Any]) -> None:
             there = tuple(minion for minion in answers if minion in asked)
-            self._loop.spawn_callback(self._learn, facts.SignOfLife(there, facts.Sign.ANSWER))
+            self._loop.spawn_callback(self._learn, facts.SignOfLife(there))
 
         await self._ports.questions.ping(asked, self._timeout, told, hint=True)
-
-    async def _check_keys(self, effect: facts.CheckKeys) -> Any:
-        return await self._look(self._ports.reader.check_keys, effect.minions)
 
     # -- the bus and the log ------------------------------------------------------------------------------------------
 
     def _announce(self, effect: facts.Announce) -> None:
         payload = {name: value for name, value in vars(effect).items() if name != "kind"}
         self._ports.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
-
-    def _warn(self, effect: facts.Warn) -> None:
-        log.warning("%s", effect.message)
 
 
 def answer_time(opts: Mapping[str, Any]) -> float:
@@ -328,20 +267,20 @@ def answer_time(opts: Mapping[str, Any]) -> float:
 
 #: What is done at once, in order.
 BEGINS: dict[type, Callable[[Effects, Any], None]] = {
-    facts.Save: Effects._save,
+    facts.Save: lambda its, effect: its._writer.put(effect.keys),
     facts.Claim: Effects._claim,
     facts.Announce: Effects._announce,
-    facts.Warn: Effects._warn,
-    facts.Answer: lambda _self, _effect: None,  # for whoever has made the request
+    facts.Warn: lambda _its, effect: log.warning("%s", effect.message),
+    facts.Answer: lambda _its, _effect: None,  # the shell returns it to the one who has asked
 }
 #: What takes time, and gives a fact.
 FINDS: dict[type, Callable[[Effects, Any], Awaitable[facts.Fact | None]]] = {
-    facts.Read: Effects._read,
+    facts.Read: lambda its, effect: its._look(its._ports.reader.read, effect.jid),
     facts.LookUp: Effects._look_up,
     facts.FindReturns: Effects._find_returns,
     facts.Ask: Effects._ask,
     facts.Inquire: Effects._inquire,
     facts.Publish: Effects._publish,
     facts.Ping: Effects._ping,
-    facts.CheckKeys: Effects._check_keys,
+    facts.CheckKeys: lambda its, effect: its._look(its._ports.reader.check_keys, effect.minions),
 }

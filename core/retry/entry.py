@@ -1,8 +1,7 @@
 """
 What the retry queue holds: an entry for each minion and job, and the job that its entries share.
 
-Pure: stdlib only. The table of transitions stands here and nowhere else; an entry must never change its state in
-another way.
+Pure: stdlib only. An entry must never change its state but by the table of transitions, which stands here alone.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
-from saltext.jobs.core.delivery.known import Delivery, Evidence, Outcome
-from saltext.jobs.core.delivery.steps import Step
+from saltext.jobs.core.delivery.known import Delivery, Evidence, Outcome, Step
 from saltext.jobs.core.users import Identity
 
-#: What each stored entry has.
+#: The fields that every stored entry has.
 _ALWAYS = ("state", "expires_at", "history")
 #: Most steps of an entry's history that are kept: the first, and the newest.
 _HISTORY = 20
@@ -82,17 +80,13 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 
 
 class Counts(NamedTuple):
-    """
-    How often an entry was tried. ``attempts``: publishes with a receipt, and the one under way. ``tries``: publishes in a
-    row without a receipt; ``lost``: those of them that the minion may have begun nevertheless; ``vain``: those that the
-    minion ignored although it was there; ``reached``: one of them may have reached the minion.
-    """
+    """How often an entry was tried."""
 
-    attempts: int = 0
-    tries: int = 0
-    lost: int = 0
-    vain: int = 0
-    reached: bool = False
+    attempts: int = 0  # publishes with a receipt, and the one under way
+    tries: int = 0  # publishes in a row without a receipt
+    lost: int = 0  # those of them that the minion may have begun nevertheless
+    vain: int = 0  # those that the minion ignored although it was there
+    reached: bool = False  # one of them may have reached the minion
 
 
 #: One for all entries that were never tried.
@@ -103,13 +97,7 @@ _UNTRIED = Counts()
 class Entry:
     """
     One job that one minion is owed. Times are Unix time in seconds. Most entries wait and were never tried: only others
-    have a ``delivery``.
-
-    ``named``: an operator named the minion, so that it gets the job whether or not the job's target matches it. ``asker``:
-    the user who last asked for it by hand; this user's rights count as well as the publisher's. ``wanted_at``: when that
-    was; 0 for never.
-
-    :param why: the reason why it is queued.
+    have a ``delivery``. ``why``: the reason why it is queued.
     """
 
     minion: str
@@ -120,9 +108,9 @@ class Entry:
     state: State = State.PENDING
     counts: Counts = _UNTRIED
     delivery: Delivery | None = None
-    named: bool = False
-    asker: Identity | None = None
-    wanted_at: float = 0.0
+    named: bool = False  # an operator named the minion, so it gets the job whether or not the job's target matches it
+    asker: Identity | None = None  # who last asked for it by hand; their rights count as well as the publisher's
+    wanted_at: float = 0.0  # when that was; 0 for never
     next_at: float = 0.0  # not tried again before this time, unless the minion starts
     history: tuple[tuple[float, str, str], ...] = ()
 
@@ -173,7 +161,6 @@ class Entry:
 
     @property
     def queued(self) -> float:
-        """When it was queued."""
         return self.history[0][0]
 
     @property
@@ -183,7 +170,6 @@ class Entry:
 
     @property
     def reason(self) -> str:
-        """Why it is in its state."""
         return self.history[-1][2]
 
     def as_record(self) -> dict[str, Any]:
@@ -252,20 +238,19 @@ class Limits:
 
 @dataclass(frozen=True)
 class Job:
-    """
-    What the queue needs to know of a job.
-
-    ``load``: the load as it was published, without secrets; the machine does not look into it. ``digest``: equal for jobs
-    with the same functions and arguments. ``kept_out``: it is never queued. ``obstacle``: why it cannot be published again
-    to single minions. ``by_id``: its target goes by the ids of minions, which do not change.
-    """
+    """What the queue needs to know of a job."""
 
     jid: str
     funs: tuple[str, ...]
     published_at: float
-    digest: str = ""
+    digest: str = ""  # equal for jobs with the same functions and arguments
     limits: Limits = Limits()
-    kept_out: bool = False
-    obstacle: str = ""
-    by_id: bool = False
+    kept_out: bool = False  # it is never queued
+    obstacle: str = ""  # why it cannot be published again to single minions
+    by_id: bool = False  # its target goes by the ids of minions, which do not change
+    # As it was published, without secrets; the machine does not look into it.
     load: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return what is stored; all else follows from the load."""
+        return {"published_at": self.published_at, "load": dict(self.load)}

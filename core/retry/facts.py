@@ -6,7 +6,6 @@ A fact has no time of its own: ``step`` gets the time as an argument. Minions ar
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,26 +29,19 @@ class Effect:
 
 @dataclass(frozen=True)
 class Published(Fact):
-    """
-    This master published a job at ``at`` for ``minions``. ``work``: the digest of its functions and arguments. ``signal``:
-    it may be a signal to other jobs; its record tells.
-    """
+    """This master published a job."""
 
     jid: str
     at: float
     minions: tuple[str, ...]
-    work: str = ""
-    signal: bool = False
+    signal: bool = False  # it may be a signal to other jobs; its record tells
 
 
 @dataclass(frozen=True)
 class Kill(Fact):
-    """
-    This master published a signal at ``at``, in the name of ``user``: for a job, or, if ``jid`` is empty, for all that
-    minions run by then.
-    """
+    """This master published a signal at ``at``, in the name of ``user``."""
 
-    jid: str
+    jid: str  # empty: it is for all that minions run by then
     minions: frozenset[str]
     user: str
     at: float
@@ -57,15 +49,12 @@ class Kill(Fact):
 
 @dataclass(frozen=True)
 class Returned(Fact):
-    """
-    These minions have returned a job, and the ``missing`` ones have not. ``searched``: a look found the returns, so they may
-    be old.
-    """
+    """These minions have returned a job, and the ``missing`` ones have not."""
 
     jid: str
     minions: frozenset[str]
     missing: frozenset[str] = frozenset()
-    searched: bool = False
+    searched: bool = False  # a look found the returns, so they may be old
 
 
 # -- facts: from the bus, so only hints -------------------------------------------------------------------------------
@@ -79,20 +68,12 @@ class Acknowledged(Fact):
     jid: str
 
 
-class Sign(enum.Enum):
-    """How minions showed that they are there."""
-
-    START = "start"  # the minion has just started, and has forgotten which jids it has seen
-    SEEN = "seen"  # a return or a beacon came from it, or the master saw it connect
-    ANSWER = "answer"  # to a question of ours
-
-
 @dataclass(frozen=True)
 class SignOfLife(Fact):
-    """Minions seem to be there."""
+    """Minions seem to be there. ``started``: they have just started, and have forgotten which jids they have seen."""
 
     minions: tuple[str, ...]
-    sign: Sign
+    started: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,67 +92,57 @@ class Gap(Fact):
 
 
 @dataclass(frozen=True)
+class Undone(Fact):
+    """A ping, or a look at the keys, failed. ``what``: the timer that repeats it, ``sweep`` or ``keys``."""
+
+    what: str
+
+
+@dataclass(frozen=True)
 class JobRead(Fact):
-    """
-    What the log has of a job. ``job``: None if this master did not publish it, or it is gone. ``minions``: those that it
-    was published to; of them, ``missing`` ones have an accepted key and have not returned it, and ``returned`` ones have.
-    ``kills``: what it signals, if it is a signal.
-    """
+    """What the log has of a job."""
 
     jid: str
-    job: Job | None
-    minions: frozenset[str] = frozenset()
-    missing: frozenset[str] = frozenset()
-    kills: tuple[Kill, ...] = ()
+    job: Job | None  # None if this master did not publish it, or it is gone
+    minions: Mapping[str, float] = field(default_factory=dict)  # to which it was published, and when last
+    missing: frozenset[str] = frozenset()  # those of them that have an accepted key and have not returned it
+    kills: tuple[Kill, ...] = ()  # what it signals, if it is a signal
     returned: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Surveyed(Fact):
-    """
-    The outcome of a survey. ``running``: for each minion that has answered, the jids that it runs. ``unasked``: minions that
-    could not be asked.
-    """
+    """The outcome of a survey."""
 
     number: int
-    running: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    unasked: frozenset[str] = frozenset()
+    running: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by minion that has answered: the jids it runs
+    unasked: frozenset[str] = frozenset()  # those that could not be asked
 
 
 @dataclass(frozen=True)
 class LookedUp(Fact):
-    """
-    What is known of a job and some ``minions`` now. ``barred``: their key is not accepted. ``denied``, ``unsure``:
-    ``{minion: reason}``: it must not be published to them, or it is not known whether it may be.
-    """
+    """What is known of a job and some minions now. ``denied`` and ``unsure`` are ``{minion: reason}``."""
 
     jid: str
     minions: tuple[str, ...]
     returned: frozenset[str] = frozenset()
-    barred: frozenset[str] = frozenset()
-    denied: Mapping[str, str] = field(default_factory=dict)
-    unsure: Mapping[str, str] = field(default_factory=dict)
+    barred: frozenset[str] = frozenset()  # their key is not accepted
+    denied: Mapping[str, str] = field(default_factory=dict)  # it must not be published to them
+    unsure: Mapping[str, str] = field(default_factory=dict)  # it is not known whether it may be
 
 
 @dataclass(frozen=True)
 class Asked(Fact):
-    """
-    What minions say about a job. ``told``: the minions, by what each has shown; returns that they had kept are in the job
-    cache by now. ``more``: the question goes on, and others may still answer. Of idle ones:
-
-    ``unmatched``: the job's target does not match them. ``said``: what their records say of the job, if they keep any.
-    ``ran``: when they last began it, by these records and their own clocks. ``applying``: they run states. ``free``: they
-    run nothing at all, and their answer holds for every other job too.
-    """
+    """What minions say about a job. ``said``, ``ran``, ``applying`` and ``free`` are about those that do not run it."""
 
     jid: str
-    told: Mapping[Evidence, frozenset[str]]
-    unmatched: frozenset[str] = frozenset()
-    said: Mapping[str, Said] = field(default_factory=dict)
-    ran: Mapping[str, float] = field(default_factory=dict)
-    applying: frozenset[str] = frozenset()
-    free: frozenset[str] = frozenset()
-    more: bool = False
+    told: Mapping[Evidence, frozenset[str]]  # what they have shown; returns that they had kept are stored by now
+    unmatched: frozenset[str] = frozenset()  # the job's target does not match them
+    said: Mapping[str, Said] = field(default_factory=dict)  # what their records say of the job, if they keep any
+    ran: Mapping[str, float] = field(default_factory=dict)  # when they last began it, by their records and clocks
+    applying: frozenset[str] = frozenset()  # they run states
+    free: frozenset[str] = frozenset()  # they run nothing at all, and their answer holds for every other job too
+    more: bool = False  # the question goes on, and others may still answer
 
 
 @dataclass(frozen=True)
@@ -184,14 +155,11 @@ class Claimed(Fact):
 
 @dataclass(frozen=True)
 class Sent(Fact):
-    """
-    The publish is over. ``missed``: minions that the master does not know. ``outcome``, ``why``: whether the master has
-    taken it for the others.
-    """
+    """The publish is over. ``outcome`` (and ``why``, if it failed) holds for all of ``minions`` but the ``missed`` ones."""
 
     jid: str
     minions: tuple[str, ...]
-    missed: frozenset[str] = frozenset()
+    missed: frozenset[str] = frozenset()  # the master does not know them
     outcome: Evidence = Evidence.PUBLISHED
     why: str = ""
 
@@ -206,14 +174,10 @@ class Unreadable(Fact):
 
 @dataclass(frozen=True)
 class KeysRead(Fact):
-    """
-    ``gone``: the minions of CheckKeys that have no key here. ``renewed``: those that had none at the last look, and when
-    their new one was made. ``none``: no key at all is accepted here.
-    """
+    """The outcome of CheckKeys."""
 
-    gone: frozenset[str]
-    renewed: Mapping[str, float] = field(default_factory=dict)
-    none: bool = False
+    gone: frozenset[str]  # those that have no key here
+    none: bool = False  # no key at all is accepted here
 
 
 # -- facts: from the store and from operators -------------------------------------------------------------------------
@@ -221,17 +185,25 @@ class KeysRead(Fact):
 
 @dataclass(frozen=True)
 class Restored(Fact):
-    """The engine has started, and the machine has taken up what the store held; but for what is ``watched``, by jid."""
+    """The engine has started, and the machine has the stored entries and their jobs. ``watched``: all other jobs, by jid."""
 
     watched: Mapping[str, Watched] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Requested(Fact):
-    """An operator asks for something. ``do`` names the function of ``Owing`` that does it and returns the answer."""
+    """
+    A request, as it was made. Its ``do`` names the function of ``Owing`` that carries it out and returns the answer.
+    ``read``: the job that is to be enqueued.
+    """
 
-    do: str
-    given: Mapping[str, Any] = field(default_factory=dict)
+    request: Mapping[str, Any]
+    read: JobRead | None = None
+
+    @property
+    def wanted_at(self) -> float:
+        """Unix time of the request: only later kills end it. 0 for a batch's hand-over: each kill of its job does."""
+        return 0.0 if self.request.get("batch") else float(self.request["asked_at"])
 
 
 @dataclass(frozen=True)
@@ -276,9 +248,8 @@ class FindReturns(Effect):
 @dataclass(frozen=True)
 class Ask(Effect):
     """
-    Ask minions about a job, and store the returns that they have kept; then give Asked. It takes one publish, and a second
-    one if some of the ``doubted`` ones, which may have begun the job, show no records: a proxy shows them only if it is
-    asked for nothing else.
+    Ask minions about a job, and store the returns that they have kept; then give Asked. It takes a second publish if some of
+    the ``doubted`` ones, which may have begun the job, show no records: a proxy shows them only if asked for nothing else.
     """
 
     jid: str
@@ -306,15 +277,14 @@ class Claim(Effect):
 class Publish(Effect):
     """
     Publish the job as it was, under its own jid, to those of these minions that its target still matches, and to all
-    ``named`` ones; then give Sent. ``rerun``: a minion that has it on record as interrupted is to run it again.
-    ``recorded``: all of them keep records. One publish.
+    ``named`` ones; then give Sent. One publish.
     """
 
     jid: str
     minions: tuple[str, ...]
     named: frozenset[str] = frozenset()
-    rerun: bool = False
-    recorded: bool = False
+    rerun: bool = False  # a minion that has it on record as interrupted is to run it again
+    recorded: bool = False  # all of them keep records
 
 
 @dataclass(frozen=True)
@@ -352,7 +322,6 @@ class Warn(Effect):
 
 @dataclass(frozen=True)
 class Answer(Effect):
-    """The answer to a request, or why it failed; stored in the transaction that makes all Saves so far durable."""
+    """The answer to a request; stored in the transaction that makes all Saves so far durable."""
 
-    value: int | bool = 0
-    failed: Exception | None = None
+    value: int | bool

@@ -1,9 +1,8 @@
 """
 What a job's load says about its replay: the metadata say for how long and when, the target says to which minions. Pure.
 
-A job is published again to those that missed it and that its target still matches. Grains, pillar and addresses change, and
-may have been wrong when the job was published. Ids do not change. So a target by id is not checked again, and any other
-target is published as a compound target with the ids.
+A job is published again to those that missed it and that its target still matches. Grains, pillar and addresses change; ids
+do not. So a target by id is not checked again, and any other target is published as a compound target with the ids.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.ids import as_compound
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.options.kinds import TIMEZONE, WINDOW, seconds, whole
-from saltext.jobs.core.retry.entry import Entry, Limits, State
+from saltext.jobs.core.retry.entry import Entry, Job, Limits, State
 from saltext.jobs.core.retry.openings import Hours, hours_of
 from saltext.jobs.core.windows import next_opening
 
@@ -38,15 +37,15 @@ _LETTERS = {
 _DELIMITED = frozenset("GPIJ")
 
 
-def limits_of(jid: str, metadata: Any) -> Limits:
-    """Return what a job says about its replay. Invalid parts of it are logged and ignored."""
+def limits_of(jid: str, metadata: Any, is_known: bool = False) -> Limits:
+    """Return what a job says about its replay. Invalid parts of it are ignored, and logged unless it ``is_known``."""
     wish = metadata.get("job_retry") if isinstance(metadata, Mapping) else None
     if wish is None:
         return Limits()
     if isinstance(wish, bool):
         return Limits(off=not wish, given=wish)
     valid, wrong = _limits(wish) if isinstance(wish, Mapping) else ({}, ["it is no mapping"])
-    if wrong:
+    if wrong and not is_known:
         log.warning(
             "Job %s: its metadata job_retry is %.500r (%.500s); accepted is true, false, or a mapping with some of ttl "
             "(seconds, or 7d, of at most 10 years), max_attempts (a whole number of at least 1), window (such as 'Sat,Sun "
@@ -86,11 +85,7 @@ def is_by_id(load: Mapping[str, Any]) -> bool:
 
 
 def expression_of(load: Mapping[str, Any]) -> str | None:
-    """
-    Return a job's target as a part of a compound target; None if it goes by ids.
-
-    :raises ValueError: when it cannot be a part of one, and why.
-    """
+    """Return a job's target for use in a compound one, None if it goes by ids. :raises ValueError: if it cannot be used."""
     if is_by_id(load):
         return None
     kind, tgt = str(load["tgt_type"]), load.get("tgt")
@@ -121,9 +116,7 @@ def obstacle(load: Mapping[str, Any]) -> str:
 
 def narrowed(load: Mapping[str, Any], minions: Iterable[str], named: Iterable[str]) -> tuple[list[str] | str, str]:
     """
-    Return (target, its type) of a job for some minions.
-
-    :param named: those of ``minions`` that get it whether or not the job's target matches them.
+    Return (target, its type) for a publish of a job to some minions; ``named`` ones need not match the job's own target.
     :raises ValueError: as ``expression_of``.
     """
     exempt = set(named)
@@ -136,23 +129,15 @@ def narrowed(load: Mapping[str, Any], minions: Iterable[str], named: Iterable[st
 
 
 class Waiting:
-    """
-    Tells the operator what entries wait for: the window of their job, and when it opens. It must never name a window
-    other than the one that the machine goes by.
-    """
+    """Tells operators for which window an entry waits, and when that opens. It must never differ from the machine."""
 
     def __init__(self, settings: RetrySettings, now: float) -> None:
         self._settings, self._now = settings, now
-        self._hours: dict[str, Hours | None] = {}  # by jid
         self._opens: dict[Hours, float | None] = {}
 
-    def of(self, entry: Entry, load: Mapping[str, Any]) -> tuple[str | None, float | None]:
-        """Return what a pending entry waits for besides its minion, and the Unix time of that; None if unknown."""
-        if entry.jid not in self._hours:
-            options = load.get("kwargs")
-            metadata = options.get("metadata") if isinstance(options, Mapping) else None
-            self._hours[entry.jid] = hours_of(limits_of(entry.jid, metadata), self._settings)
-        hours = self._hours[entry.jid]
+    def of(self, entry: Entry, job: Job) -> tuple[str | None, float | None]:
+        """Return (what an entry waits for besides its minion, Unix time at which that comes); each None if there is none."""
+        hours = hours_of(job.limits, self._settings)
         if hours is None or entry.state is not State.PENDING:
             return None, None
         if hours not in self._opens:

@@ -11,9 +11,8 @@ as pure, and the queue gathers the effects that they want:
 Pure: stdlib only, no clock, no I/O. It must never send a job to a minion while another job of its queue is under way there,
 nor a job that is known to have begun, unless ``max_attempts`` or an operator asks for that.
 
-A minion has one replay at most. Minions that are owed the same job get it together, in one publish. If no receipt comes, or
-if it is in doubt what became of a publish, the job cache is read and the minion is asked. Doubts come with a restart of the
-minion or of this engine, with lost events, and with each sweep.
+Minions that are owed the same job get it together, in one publish. If no receipt comes, or if it is in doubt what became of
+a publish (the minion or this engine has restarted, events were lost), the job cache is read and the minion is asked.
 """
 
 from __future__ import annotations
@@ -39,17 +38,16 @@ if TYPE_CHECKING:
 
 #: Seconds by which the time of a publish may be wrong.
 _SLACK = 1.0
+#: Seconds that all minions need to connect again to a restarted master. They do not announce it.
+_CONNECTED = 120.0
 #: Seconds for which events about keys, which may be forged, are gathered into one look at the keys.
 _KEYS_CHANGED = 1.0
 
 
 class Retry:
     """
-    The retry queue of one master.
-
-    :param patience: seconds after which a published job should have been returned or be running.
-    :param paused: whether replays begin paused.
-    :param acks: whether minions say when they begin a job.
+    The retry queue of one master. ``patience``: seconds after which a published job should have been returned or be running.
+    ``paused``: whether replays begin paused. ``acks``: whether minions say when they begin a job.
     """
 
     def __init__(self, settings: RetrySettings, patience: float, paused: bool = False, acks: bool = True) -> None:
@@ -59,7 +57,7 @@ class Retry:
         self.turns = Turns(self.queue, self._outbox, paused)
         replays = self._replays = Replays(self.queue, self._outbox, self.turns, acks)
         capture = self.capture = Capture(self.queue, self.turns, replays, patience)
-        owing = self._owing = Owing(self.queue, self.turns, replays, capture)
+        owing = Owing(self.queue, self.turns, replays, capture)
         self._over = dict[str, list[str]]()  # by jid: minions whose time for that job is over
         # What the shell asks.
         self.jobs, self.backlogs, self.watched = self.queue.jobs, self.queue.backlogs, capture.jobs
@@ -70,9 +68,10 @@ class Retry:
             facts.Returned: replays.returned,
             facts.Kill: capture.kill,
             facts.Acknowledged: self._acknowledged,
-            facts.SignOfLife: self._sign_of_life,
+            facts.SignOfLife: lambda fact: self.turns.sign_of_life(fact.minions, fact.started),
             facts.KeysChanged: lambda _: self._timers.no_later(("keys",), self.now + _KEYS_CHANGED),
             facts.Gap: lambda fact: self._look_again(fact.returns),
+            facts.Undone: lambda fact: self._timers.no_later((fact.what,), self.now + AGAIN),
             facts.JobRead: capture.read,
             facts.LookedUp: replays.looked_up,
             facts.Asked: replays.asked,
@@ -82,7 +81,7 @@ class Retry:
             facts.Unreadable: lambda fact: (replays if fact.minions else capture).unreadable(fact),
             facts.KeysRead: owing.keys_read,
             facts.Restored: self._restored,
-            facts.Requested: self._requested,
+            facts.Requested: lambda fact: self.queue.want(facts.Answer(getattr(owing, fact.request["do"])(fact))),
             facts.Tick: lambda _: None,  # what is due is done after every fact
         }
         self._timed: Mapping[str, Callable[..., object]] = {
@@ -92,6 +91,7 @@ class Retry:
             "opening": self._opening_due,
             "end": self._end_due,
             "minion": replays.begin,
+            "connected": self._ping_silent,
             "replay": functools.partial(replays.doubt, Evidence.DUE),
             "sweep": self._sweep,
             "survey": lambda: self._outbox.line_up(Purpose.SURVEY),
@@ -124,16 +124,10 @@ class Retry:
         """Tell whether the load of a job is still needed."""
         return jid in self.jobs or jid in self.capture.open
 
-    def wants_start(self, minion: str, now: float) -> bool:
-        """
-        Tell whether the start of a minion matters now. Starts can be forged for any id, so the start of a minion that
-        is owed nothing costs next to nothing.
-        """
-        if minion in self.backlogs:
-            return True
-        if self.capture.open:
-            self.turns.started(minion, now)
-        return False
+    def wants_start(self, minion: str) -> bool:
+        """Tell whether a minion's start matters now. It can be forged for any id, so others cost next to nothing."""
+        self.capture.started(minion)
+        return minion in self.backlogs
 
     def receipt_awaited_since(self, minion: str, jid: str) -> float | None:
         """Return when a job was published whose receipt has not come yet; None if none is awaited."""
@@ -143,11 +137,7 @@ class Retry:
     # -- the main path ------------------------------------------------------------------------------------------------
 
     def step(self, fact: facts.Fact, now: float) -> list[facts.Effect]:
-        """
-        Take a fact that has become known at ``now``, and return what is to be done.
-
-        Effects are begun in this order.
-        """
+        """Take a fact that has become known at ``now``, and return what is to be done, in this order."""
         self.queue.now = max(now, self.now)
         self.handlers[type(fact)](fact)
         for key in self._timers.due(self.now):
@@ -163,12 +153,11 @@ class Retry:
     def _published(self, fact: facts.Published) -> None:
         if fact.jid in self.jobs:
             self.queue.republished[fact.jid] = fact.at + _SLACK
-        self._owing.published(fact.jid, fact.minions, min(fact.at, self.now))
         self.capture.published(fact)
 
     def _surveyed(self, fact: facts.Surveyed) -> None:
         for minion, jids in fact.running.items():
-            for jid in jids:  # perhaps jobs that it seemed to have missed
+            for jid in jids:  # perhaps of jobs that are queued for it as missed
                 self._replays.acknowledged(minion, jid, proven=True)
         self.capture.surveyed(fact)
 
@@ -177,10 +166,6 @@ class Retry:
             self._replays.acknowledged(fact.minion, fact.jid)
         else:
             self.capture.begun(fact.jid, fact.minion)
-
-    def _sign_of_life(self, fact: facts.SignOfLife) -> None:
-        self.turns.sign_of_life(fact.minions, fact.sign)
-        self._owing.alive(fact.minions)
 
     def _look_again(self, returns: bool = True) -> None:
         """Look at all that waits for an event, since events may have been missed."""
@@ -194,6 +179,11 @@ class Retry:
                 self.turns.wake(minion, self.now)
         self.turns.ping(self.backlogs, idle=True)
 
+    def _ping_silent(self) -> None:
+        """Ping those that have not been heard since the start: the first ping came before they were connected again."""
+        silent = (minion for minion, backlog in self.backlogs.items() if backlog.seen < self.now - _CONNECTED)
+        self.turns.ping(silent, idle=True)
+
     def _sweep(self) -> None:
         self._timers.set(("sweep",), self.now + self.settings.sweep)
         self.capture.recheck()
@@ -201,27 +191,16 @@ class Retry:
         self._look_again(returns=False)
 
     def _opening_due(self, window: str, timezone: str) -> None:
-        opened, shut, told = self.openings.due((window, timezone), self.jobs, self.now)
+        opened, told = self.openings.due((window, timezone), self.jobs, self.now)
         self.queue.want(*told)
         for jid in opened:
             self.turns.ping(self.minions_of(jid), idle=True)
-        for jid in shut:
-            self._replays.shut(self.minions_of(jid))
 
     def _check_keys(self) -> None:
-        """Find out which minions with entries have no key."""
         if self.backlogs:
             self.queue.want(facts.CheckKeys(tuple(self.backlogs)))
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
-
-    def _requested(self, fact: facts.Requested) -> None:
-        """Do what an operator requests, and answer."""
-        try:
-            answer = facts.Answer(getattr(self._owing, fact.do)(**fact.given))
-        except Exception as exc:
-            answer = facts.Answer(failed=exc)
-        self.queue.want(answer)
 
     def take_up(self, jobs: Mapping[str, Job], entries: Iterable[Entry], now: float) -> None:
         """Take up a part of what the store holds. This comes before Restored, and has no effects."""
@@ -237,6 +216,7 @@ class Retry:
 
     def _restored(self, fact: facts.Restored) -> None:
         self._timers.set(("sweep",), self.now)
+        self._timers.set(("connected",), self.now + _CONNECTED)
         self.capture.restore(fact.watched)
 
     def _end_due(self, minion: str) -> None:

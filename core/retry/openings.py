@@ -1,8 +1,8 @@
 """
 Which jobs may be replayed now: those without a window, and those whose window is open.
 
-It has no calendar: ``find`` tells when a window opens next. If that is not known, the window counts as shut. If a window
-closes, jobs that have reached their minions go on.
+It has no calendar: ``find`` tells when a window opens next. While that is not known, the window counts as shut. A job that
+has reached its minion goes on when its window closes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from saltext.jobs.core.windows import Period, next_opening
 if TYPE_CHECKING:
     from saltext.jobs.core.options.engines import RetrySettings
 
-#: Longest time in seconds until ``find`` is asked again; and if it failed.
-LOOK_AGAIN, _TROUBLED = 600.0, 60.0
+#: Seconds until ``find`` is asked again if it failed.
+_TROUBLED = 60.0
 
 #: A text as core/windows.py reads it, and a time zone, which may be empty.
 Hours = tuple[str, str]
@@ -33,16 +33,12 @@ def hours_of(limits: Limits, settings: RetrySettings) -> Hours | None:
 
 
 class Openings:
-    """
-    ``find``: tells when a window opens next, as ``next_opening`` does. The timers ``("opening", window, timezone)`` are set
-    here.
-    """
+    """Sets the timers ``("opening", window, timezone)``."""
 
     def __init__(self, settings: RetrySettings, timers: Timers) -> None:
         self._settings, self._timers = settings, timers
-        self.find = next_opening
+        self.find = next_opening  # tells when a window opens next
         self._found: dict[Hours, Period | None] = {}  # by window: when it is open next; None if that is not known
-        self._open: set[Hours] = set()  # the windows that were open when that was found out
 
     def add(self, job: Job, now: float) -> None:
         """Watch the window of a job that is new in the queue."""
@@ -57,34 +53,24 @@ class Openings:
         hours = hours_of(job.limits, self._settings)
         return hours is None or self._is_open(hours, now)
 
-    def due(self, hours: Hours, jobs: Mapping[str, Job], now: float) -> tuple[list[str], list[str], list[facts.Effect]]:
-        """
-        Find out when a window opens and closes next. One that no job has is forgotten.
-
-        :return: the jobs whose window has opened, those whose window is shut, and warnings.
-        """
+    def due(self, hours: Hours, jobs: Mapping[str, Job], now: float) -> tuple[list[str], list[facts.Effect]]:
+        """Find when a window opens and closes next. Returns (jids whose window is open now, warnings)."""
         jids = [jid for jid, job in jobs.items() if hours_of(job.limits, self._settings) == hours]
-        was_open = hours in self._open and self._is_open(hours, now)
-        self._open.discard(hours)
         del self._found[hours]
         if not jids:
-            return [], [], []
+            return [], []
         self._found[hours] = None
         try:
             found = self._found[hours] = self.find(None, *hours, now)
         except ValueError as exc:
             self._timers.set(("opening", *hours), now + _TROUBLED)
             told = f"Jobs with the window {hours[0]!r} wait, since it is not known when it opens: {exc}"
-            return [], jids, [facts.Warn(told)]
+            return [], [facts.Warn(told)]
         is_open = self._is_open(hours, now)
         change = found.closes if is_open else found.opens
-        soonest = now + LOOK_AGAIN if change is None else max(change, now + 1.0)
-        self._timers.set(("opening", *hours), min(now + LOOK_AGAIN, soonest))
-        if not is_open:
-            return [], jids, []
-        # An opening counts as new even if an earlier look foretold it.
-        self._open.add(hours)
-        return [] if was_open else jids, [], []
+        if change is not None:
+            self._timers.set(("opening", *hours), max(change, now + 1.0))
+        return (jids if is_open else []), []
 
     def _is_open(self, hours: Hours, now: float) -> bool:
         found = self._found.get(hours)

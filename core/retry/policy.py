@@ -1,9 +1,8 @@
 """
 What to do about a job that is owed, at each step of its replay and for all that can become known. Only this module decides.
 
-It changes nothing: replay.py carries out the decision, which is one of ``Go``, ``Again`` and ``End``. It must never take
-silence for absence. Nor must it repeat a job that is known to have begun, unless ``max_attempts`` or an operator asks for
-that.
+It changes nothing: replay.py carries out the decision. It must never take silence for absence, nor repeat a job that is
+known to have begun, unless ``max_attempts`` or an operator asks for that.
 """
 
 from __future__ import annotations
@@ -11,28 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from saltext.jobs.core.delivery.known import Delivery, Evidence, Said, Verdict
-from saltext.jobs.core.delivery.steps import BEFORE, Step
+from saltext.jobs.core.delivery.known import BEFORE, Delivery, Evidence, Said, Step, Verdict
 from saltext.jobs.core.retry.entry import UNDER_WAY, Counts, Entry, State
 from saltext.jobs.core.retry.waiting import AGAIN, DOUBTED, GRACE
 
 #: Seconds after a publish before a minion is first asked: if its receipt is missing; if minions send no receipts.
 _RECEIPT, _EARLY = 4.0, 1.0
-#: Seconds without a receipt or an answer from any minion after which the master counts as having no backlog; and the
-#: longest wait for a backlog, in seconds from the publish. A busy master may forward nothing for seconds, and a
-#: question makes it busier.
+#: Seconds without a receipt or an answer from any minion after which the master counts as having no backlog; the longest
+#: wait for a backlog, from the publish. A busy master may forward nothing for seconds, and a question makes it busier.
 _QUIET, _LONGEST_RECEIPT = 10.0, 120.0
 #: Seconds before a minion is first asked whether it still runs a job.
 _STILL_RUNNING = 60.0
-#: Seconds for which a minion waits after a try without a return: as a rule, and at most after false signs of life; and the
-#: longest wait between two tries of a job.
+#: Seconds to wait after a try without a return: as a rule; at most, after false signs of life; at most, for the job.
 _COOLDOWN, _LONGEST_COOLDOWN, LONGEST_BACKOFF = 30.0, 300.0, 3600.0
-#: A job is held after this many publishes that the minion may have begun although no receipt came: a job that takes down
-#: its own minion must not do so at each start.
+#: A job is held after this many publishes that may have begun without a receipt: it may take down its minion each time.
 _LOST = 2
-#: A job steps aside for others after this many publishes that the minion ignored although it was there. As a rule the minion
-#: knows the jid, and its return was lost.
-IN_VAIN = 3
+#: A job is held after this many publishes that the minion did not take although it was there, or that matched no minion.
+_IN_VAIN = 5
 #: A job is held after this many publishes that the minion ignored while it lived: it knows the jid. If it restarts before
 #: the last of them, it would run the job again, so the job is held then.
 _IGNORED = 2
@@ -42,38 +36,24 @@ _RAN, _SILENTLY = "it ran without a return", "the minion lived, and ignored it"
 _NOT_TAKEN = "no sign of receipt; the minion does not run it"
 #: Why a job counts as begun: the minion has said so unasked; it was asked.
 BEGUN, _RUNS = "the minion says that it has begun", "the minion says that it runs it"
-#: What the minion's records say of a publish that it did not take.
-_NOT_BEGUN = {
-    Verdict.NEVER: "the minion has never begun it",
-    Verdict.NOT_AGAIN: "the minion has not begun it again",
-}
 
 
 class Case(NamedTuple):
-    """
-    What a decision depends on.
-
-    ``backoff`` (seconds), ``max_attempts``: the rules for trying the job again; ``acks``: minions say when they begin a job;
-    ``denied``: why the job must not be sent; ``unsure``: why that cannot be determined; ``barred``: the minion's key is not
-    accepted now; ``matches``: the job's target matches the minion; ``occupied``: Salt would refuse the job there, because
-    another one runs; ``waited_for``: another job that may be sent now waits for this one; ``heard``: Unix time of the last
-    receipt or answer of any minion; ``false_signs``: the minion's signs of life in a row after which it did not answer.
-    """
+    """What a decision depends on. Times are Unix time in seconds."""
 
     entry: Entry
     delivery: Delivery
     now: float
-    backoff: float
+    backoff: float  # seconds between two tries; a pause that grows begins with it
     max_attempts: int
-    acks: bool
-    denied: str = ""
-    unsure: str = ""
-    barred: bool = False
-    matches: bool = True
-    occupied: bool = False
-    waited_for: bool = False
-    heard: float = 0.0
-    false_signs: int = 0
+    acks: bool  # minions say when they begin a job
+    denied: str = ""  # why the job must not be sent
+    unsure: str = ""  # why that cannot be determined
+    barred: bool = False  # the minion's key is not accepted now
+    matches: bool = True  # the job's target matches the minion
+    occupied: bool = False  # Salt would refuse the job there, because another one runs
+    heard: float = 0.0  # when the last receipt or answer of any minion came
+    false_signs: int = 0  # the minion's signs of life in a row after which it did not answer
 
 
 class Go(NamedTuple):
@@ -86,18 +66,13 @@ class Go(NamedTuple):
 
 
 class Again(NamedTuple):
-    """
-    The job is tried again, after ``wait`` seconds at the earliest.
-
-    ``there``: the minion is known to be there. ``pause``: seconds for which it gets nothing, since its signs of life were
-    false.
-    """
+    """The job is tried again, after ``wait`` seconds at the earliest."""
 
     reason: str = ""
     wait: float = 0.0
     counts: Counts | None = None
-    there: bool = False
-    pause: float = 0.0
+    there: bool = False  # the minion is known to be there
+    pause: float = 0.0  # seconds for which it gets nothing, since its signs of life were false
 
 
 class End(NamedTuple):
@@ -122,7 +97,6 @@ _ENDS = {
 
 
 def decide(case: Case) -> Decision:
-    """Return what to do."""
     last, step = case.delivery.last, case.delivery.step
     if last in _ENDS:
         return _ENDS[last]
@@ -137,13 +111,6 @@ def decide(case: Case) -> Decision:
 def cooldown(backoff: float) -> float:
     """Return the shortest time in seconds between two tries for one minion after a try that ended without a return."""
     return min(_COOLDOWN, backoff / 2)
-
-
-def step_aside(counts: Counts, reason: str) -> End:
-    """Return what to do about a job that its minion has ignored several times, and for which others wait."""
-    reached = "; it may have been begun" if counts.reached else ""
-    told = f"it was sent {counts.vain} times in vain, and others wait for it: {reason}{reached}"
-    return End(State.HELD, told, counts)
 
 
 # -- before the job is sent --------------------------------------------------------------------------------------------
@@ -165,8 +132,7 @@ def _answered(case: Case) -> Decision:
         if case.occupied:  # the refusal would be the return of the job
             return _unmatched(case) or Again(wait=case.backoff, there=True)
         return _unmatched(case) or Go(Step.ANSWERED)
-    # Signs of life can be forged, so each false one doubles the pause. An unproven answer may reach the job cache late,
-    # so the minion counts as there.
+    # Each false sign of life doubles the pause: it can be forged. An unproven answer may reach the job cache late.
     pause = min(cooldown(case.backoff) * 2 ** min(case.false_signs, 20), _LONGEST_COOLDOWN)
     return Again(pause=pause, there=last is Evidence.UNPROVEN)
 
@@ -183,8 +149,7 @@ def _checked_again(case: Case) -> Decision:
         return forbidden
     if delivery.begun_at:
         return Go(Step.TO_ASK, state=State.RUNNING, reason=BEGUN)
-    # If ``reached``, the interrupted run may be newer than the last known start of the job, or than the operator's
-    # request. Nobody has asked to repeat that run.
+    # If ``reached``, the interrupted run may be newer than the one that somebody has asked to repeat.
     may_run_again = entry.asker is not None or case.max_attempts > 1
     if delivery.said is Said.INTERRUPTED and (entry.counts.reached or not may_run_again):
         return _interrupted(case)
@@ -230,7 +195,7 @@ def _begun(case: Case) -> Decision:
     return None  # the claim counts, whatever is found or answered
 
 
-def _run(case: Case, reason: str) -> Decision:
+def _run(case: Case, reason: str) -> Go:
     """Wait for the return. The job may die without one, so the minion is asked, ever less often."""
     if case.entry.state is not State.RUNNING:
         return Go(Step.RUNNING, _STILL_RUNNING, State.RUNNING, reason)
@@ -238,10 +203,7 @@ def _run(case: Case, reason: str) -> Decision:
 
 
 def _overdue(case: Case) -> Decision:
-    """
-    No receipt, or no return, came in time. As long as the master forwards receipts of others, this one may be queued there.
-    A question would be queued behind it, and make the master busier.
-    """
+    """No receipt, or no return, came in time. While the master forwards receipts of others, this one may be queued there."""
     is_due = case.delivery.last is Evidence.DUE and case.entry.state is State.SENT
     if is_due and case.acks and not case.delivery.restarted:
         until = min(case.heard + _QUIET, (case.delivery.sent_at or 0.0) + _LONGEST_RECEIPT)
@@ -273,31 +235,43 @@ def _probed(case: Case) -> Decision:
     return _LATER[Step.ASKING] if delivery.was_away else _run(case, BEGUN)
 
 
-def _vanished(case: Case) -> Decision:
-    """The minion is there and does not run the job, and the second look has found no return."""
-    counts, delivery = case.entry.counts, case.delivery
-    verdict = delivery.verdict(case.acks)
-    if verdict is Verdict.RUNS:
-        return _run(case, BEGUN)
-    if verdict is Verdict.INTERRUPTED:
-        return _interrupted(case)
-    if verdict in _NOT_BEGUN:
-        never = _not_received(case, _NOT_BEGUN[verdict], there=True)
-        return never if delivery.restarted else _in_vain(case, never)
-    begun = verdict is Verdict.MAY_HAVE_BEGUN
-    decision = _not_received(case, _NOT_TAKEN, begun, there=True, reached=True)
-    if begun and (delivery.restarted or delivery.unheard):
-        return decision
-    counts = (decision.counts or counts)._replace(vain=counts.vain + 1)
+def _vanished(case: Case) -> Go | Again | End:
+    """The second look has found no return. A verdict that is not named here does not pass the type checker."""
+    delivery = case.delivery
+    match delivery.verdict(case.acks):
+        case Verdict.RUNS:
+            return _run(case, BEGUN)
+        case Verdict.SILENT:
+            return Go(Step.TO_ASK)
+        case Verdict.INTERRUPTED:
+            return _interrupted(case)
+        case Verdict.NEVER:
+            return _not_begun(case, "the minion has never begun it")
+        case Verdict.NOT_AGAIN:
+            return _not_begun(case, "the minion has not begun it again")
+        case Verdict.MAY_HAVE_BEGUN:
+            again = _not_received(case, _NOT_TAKEN, begun=True, there=True, reached=True)
+            return again if delivery.restarted or delivery.unheard else _ignored(case, again)
+        case Verdict.UNKNOWN:
+            return _ignored(case, _not_received(case, _NOT_TAKEN, there=True, reached=True))
+
+
+def _not_begun(case: Case, reason: str) -> Again | End:
+    again = _not_received(case, reason, there=True)
+    return again if case.delivery.restarted else _in_vain(case, again)
+
+
+def _ignored(case: Case, again: Again | End) -> Again | End:
+    counts = (again.counts or case.entry.counts)._replace(vain=case.entry.counts.vain + 1)
     if counts.vain < _IGNORED:
-        return decision._replace(counts=counts)
+        return again._replace(counts=counts)
     return End(State.HELD, f"{_RAN}: {_SILENTLY} {counts.vain} times", counts)
 
 
 # -- what did not succeed ----------------------------------------------------------------------------------------------
 
 
-def _interrupted(case: Case) -> Decision:
+def _interrupted(case: Case) -> Again | End:
     """The job was begun, and ended without a return."""
     # The first publish of the job is counted only if somebody has told of its start.
     counts = Counts(case.entry.counts.attempts + (case.entry.state is State.PENDING))
@@ -312,11 +286,8 @@ def _not_received(
     case: Case, reason: str, begun: bool = False, there: bool = False, reached: bool = False
 ) -> Again | End:
     """
-    Nothing shows that the minion got the job, so the publish does not count as an attempt.
-
-    :param begun: whether the minion may have begun the job nevertheless.
-    :param there: whether the minion is there.
-    :param reached: whether the publish may have reached the minion.
+    Nothing shows that the minion got the job, so the publish does not count as an attempt. ``begun``: the minion may have
+    begun it all the same. ``there``: the minion is there. ``reached``: the publish may have reached it.
     """
     counts = case.entry.counts
     lost = counts.lost + begun
@@ -328,17 +299,17 @@ def _not_received(
     return Again(reason, wait, counts, there)
 
 
-def _in_vain(case: Case, decision: Again | End) -> Decision:
-    """The minion is there and did not take the job. After some such tries the job steps aside for others that wait."""
+def _in_vain(case: Case, decision: Again | End) -> Again | End:
+    """The minion is there and did not take the job. After some such tries the job steps aside for others."""
     counts = (decision.counts or case.entry.counts)._replace(vain=case.entry.counts.vain + 1)
-    if counts.vain < IN_VAIN or not case.waited_for:
+    if counts.vain < _IN_VAIN:
         return decision._replace(counts=counts)
-    return step_aside(counts, decision.reason)
+    reached = "; it may have been begun" if counts.reached else ""
+    return End(State.HELD, f"it was sent {counts.vain} times in vain: {decision.reason}{reached}", counts)
 
 
 _Decides = Callable[[Case], Decision]
-#: Which function decides at each step: before the job is sent, and once the minion may have it. ``decide`` itself handles
-#: what means the same at all steps.
+#: Which function decides at each step: before the job is sent, and once the minion may have it.
 _AT: Mapping[Step, _Decides] = {
     Step.LOOKING: lambda case: _forbidden(case) or Go(Step.TO_ASK),
     Step.ASKING: _answered,

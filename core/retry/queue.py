@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from saltext.jobs.core.delivery.steps import Step
+from saltext.jobs.core.delivery.known import Step
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Counts, Entry, Job, Key, Kind, State
 from saltext.jobs.core.retry.openings import Openings
@@ -21,8 +21,8 @@ from saltext.jobs.core.retry.waiting import Timers
 if TYPE_CHECKING:
     from saltext.jobs.core.options.engines import RetrySettings
 
-#: Seconds for which the answer "I run nothing" counts.
-BELIEVED = 600.0
+#: Seconds for which the answer "I run nothing" counts, and for which a minion counts as there after a sign of life.
+BELIEVED, _THERE = 600.0, 30.0
 
 
 @dataclass(slots=True, eq=False)
@@ -42,10 +42,7 @@ class Backlog:
 
 
 class Queue:
-    """
-    What is owed, and what all parts of the machine share: ``settings``, ``timers``, and ``now``, which is the time of the
-    present step. The timers ``("end", minion)`` are set here.
-    """
+    """What is owed, and what all parts share. ``now``: the time of the step. Sets the timers ``("end", minion)``."""
 
     def __init__(self, settings: RetrySettings) -> None:
         self.settings, self.timers = settings, Timers()
@@ -56,6 +53,7 @@ class Queue:
         self.republished: dict[str, float] = {}  # jid of one of the jobs -> when others last published it
         self.total = 0  # entries
         self._members: dict[str, dict[str, None]] = {}  # jid -> minions that are owed it; a set takes more memory
+        self.awake: dict[str, None] = {}  # the minions with a replay, and those that were there not long ago
         self._warned = 0.0
         self.changed: dict[Key, None] = {}  # what is to be stored
         self.done: dict[Key, dict[str, Any]] = {}  # records of entries whose job has returned, until they are stored
@@ -72,12 +70,23 @@ class Queue:
     def minions_of(self, jid: str) -> list[str]:
         return sorted(self._members.get(jid, ()))
 
-    def gather(self, jid: str) -> float:
-        """Return for how many seconds the minions that are owed a job wait for each other; 0 for one that is alone."""
-        return self.settings.gather if len(self._members.get(jid, ())) > 1 else 0.0
+    def gather(self, entry: Entry) -> float:
+        """Return for how many seconds a minion waits for others that are owed its job; 0 if none of them is there."""
+        found, gone = False, []
+        few, many = sorted((self._members[entry.jid], self.awake), key=len)  # most of a fleet may be away
+        for minion in few:
+            if minion in many and minion != entry.minion:
+                other = self.backlogs[minion]
+                found = other.replay is not None or other.seen > self.now - _THERE
+                if found:
+                    break
+                gone.append(minion)
+        for minion in gone:
+            del self.awake[minion]
+        return self.settings.gather if found else 0.0
 
     def of(self, minion: str | None, jid: str | None) -> list[Entry]:
-        """Return the entries of a minion, or of all; of a job, or of all."""
+        """Return the entries of one minion or, with None, of all; and of one job or, with None, of all."""
         if jid is not None:
             minions = self.minions_of(jid) if minion is None else [minion]
             return [entry for name in minions if (entry := self.entry(name, jid)) is not None]
@@ -160,6 +169,7 @@ class Queue:
         self.changed[Key(Kind.ENTRY, jid, minion)] = None
         if not backlog.entries:
             del self.backlogs[minion]
+            self.awake.pop(minion, None)
             self.timers.cancel(("end", minion))
         if not members:
             del self._members[jid], self.jobs[jid]
@@ -220,5 +230,4 @@ class Queue:
 
 
 def matches(fun: str, globs: Iterable[str]) -> bool:
-    """Tell whether a function's name matches one of the globs."""
     return any(fnmatchcase(fun, glob) for glob in globs)

@@ -1,11 +1,10 @@
 """
 Replays: how a job goes to a minion, and how the engine finds out what became of it. An entry takes what becomes known
-(core/delivery/known.py), policy.py decides, and this module alone carries out the decision. turns.py says when the next
-replay begins.
+(core/delivery/known.py), policy.py decides, and this module alone carries that out. turns.py says when the next one begins.
 
-It must never let a minion have two replays, keep a replay whose entry has ended, publish a job whose claim is not durable,
-or send a job before the minion has said that it does not run it. "I run nothing" covers every job that was published
-before the answer: until it restarts, a minion ignores a jid that it has seen.
+It must never let a minion have two replays, keep one whose entry has ended, publish a job whose claim is not durable, or
+send a job before the minion has said that it does not run it. "I run nothing" covers all that was published before: until it
+restarts, a minion ignores a jid that it has seen.
 """
 
 from __future__ import annotations
@@ -13,37 +12,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from saltext.jobs.core.delivery.known import ANSWERS, Evidence, Said
-from saltext.jobs.core.delivery.steps import LOOKS, RESTING, Step
+from saltext.jobs.core.delivery.known import ANSWERS, LOOKS, RESTING, Evidence, Said, Step
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
-from saltext.jobs.core.retry.policy import Again, Case, Decision, Go, cooldown, decide, step_aside
+from saltext.jobs.core.retry.policy import Again, Case, Decision, Go, cooldown, decide
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.turns import Turns
 from saltext.jobs.core.retry.waiting import DOUBTED, Gatherings, Outbox, Purpose
 
 #: What a minion waits for before a look: others that are owed the same job, others that have answered, or a set time.
 COMPANY, ANSWERED, LOOK = GATHERINGS = ("company", "answered", "look")
-#: If the store takes more than this many seconds for a claim, the job is not published: return, key, access and kills are
-#: checked again.
+#: If the store takes more than this many seconds for a claim, the job is not published, but looked up again.
 STALE = 10.0
 #: States in which a claimed start changes something.
 _OPEN = UNDER_WAY | {State.PENDING}
 
 
 class Replays:
-    """
-    The timers ``replay`` and those of GATHERINGS are set here.
-
-    :param acks: whether minions say when they begin a job.
-    """
+    """Sets the timers ``replay`` and those of GATHERINGS. ``acks``: whether minions say when they begin a job."""
 
     def __init__(self, queue: Queue, outbox: Outbox, turns: Turns, acks: bool) -> None:
         self._queue, self._outbox, self._turns, self._acks = queue, outbox, turns, acks
         self._gathered = Gatherings(queue.timers)
-        # When the master last forwarded a receipt or an answer of any minion. A repeated receipt does not count, nor does an
-        # answer that is not in the job cache: both can be forged endlessly.
+        # When the master last forwarded a receipt or an answer. Repeated receipts and unproven answers do not count: they
+        # can be forged endlessly.
         self._heard = 0.0
 
     def begin(self, minion: str) -> None:
@@ -55,18 +48,16 @@ class Replays:
         if entry is None:
             return
         is_under_way = entry.state in UNDER_WAY
-        if not is_under_way and self._turns.holds_up(entry):
-            self._carry_out(entry, step_aside(entry.counts, entry.reason))
-            self._turns.wake(minion, now)
-        elif not is_under_way and entry.next_at > now:
+        if not is_under_way and entry.next_at > now:
             self._turns.wake(minion, entry.next_at)  # no newer job overtakes it
         else:
             backlog.replay, backlog.since = entry, now
+            self._queue.awake[minion] = None
             entry.known.inquire()
             if is_under_way:
                 self._gathered.add((LOOK, entry.jid), minion, now + DOUBTED)
             else:
-                key, gather = (COMPANY, entry.jid), self._queue.gather(entry.jid)
+                key, gather = (COMPANY, entry.jid), self._queue.gather(entry)
                 longest = self._gathered.longest(key, now, self._queue.settings.gather)
                 self._gathered.join(key, minion, now, gather, longest)
 
@@ -91,7 +82,7 @@ class Replays:
                 self.end(entry, decision.state, decision.reason)
 
     def _go(self, entry: Entry, step: Step, wait: float) -> None:
-        """Take a replay to its next step, and begin what it waits for there."""
+        """Take a replay to its next step, and begin what it waits for."""
         now, minion, jid = self._queue.now, entry.minion, entry.jid
         if entry.step is Step.TO_SEND:
             self._outbox.withdraw(minion, jid)
@@ -109,21 +100,16 @@ class Replays:
         elif step in RESTING:
             self._queue.timers.set(("replay", minion), now + wait)
         elif step is Step.ANSWERED and not wait:
-            # They wait for others that answer, so that one publish serves many, for as long as this answer took at most:
-            # a busy master forwards the answers of others with gaps, too.
-            gather = self._queue.gather(jid)
+            # So one publish serves many. They wait as long as this answer took: a busy master forwards with gaps.
+            gather = self._queue.gather(entry)
             took = now - entry.known.asked_at if gather else 0.0
             self._gathered.join((ANSWERED, jid), minion, now, max(gather, took))
         else:
             self._queue.timers.cancel(("replay", minion))
-            # A look for another minion must not cut short the time for this one's return.
-            self._gathered.add((LOOK, jid), minion, now + wait, no_sooner=step is Step.ANSWERED)
+            self._gathered.add((LOOK, jid), minion, now + wait)
 
     def _try_again(self, entry: Entry, decision: Again) -> None:
-        """
-        End a replay without a return. The entry waits for the minion's next sign of life, and at least for the cooldown and
-        for the pause that was decided.
-        """
+        """End a replay without a return. The next one waits for a sign of life, the cooldown, and the pause decided."""
         now, backlog = self._queue.now, self._queue.backlogs[entry.minion]
         entry.next_at = now + decision.wait if decision.wait else entry.next_at
         if decision.reason:
@@ -196,17 +182,15 @@ class Replays:
             entry.known.take(evidence, self._queue.now)
             self._decide(entry, heard=self._heard)
 
-    def due(self, gathering: str, jid: str) -> None:
+    def due(self, gathering: str, jid: str, *when: str) -> None:
         """Look up the minions that have gathered for a job."""
-        wanted = self._gathered.take((gathering, jid), self._queue.now)
-        minions, askers = tuple(minion for minion in wanted if self._queue.entry(minion, jid)), {}
-        for entry in self._queue.at(jid, minions, *LOOKS):
+        there = list(self._queue.at(jid, self._gathered.take((gathering, jid, *when)), *LOOKS))
+        for entry in there:
             again = entry.step is Step.ANSWERED or self._queue.has_answered(entry)
             entry.known.go(Step.LOOKING_AGAIN if again else Step.LOOKING)
-            if entry.asker is not None:
-                askers[entry.minion] = entry.asker
-        if minions:
-            self._queue.want(facts.LookUp(jid, minions, askers))
+        if there:
+            askers = {entry.minion: entry.asker for entry in there if entry.asker is not None}
+            self._queue.want(facts.LookUp(jid, tuple(entry.minion for entry in there), askers))
 
     def unreadable(self, fact: facts.Unreadable) -> None:
         for entry in self._queue.at(fact.jid, fact.minions, *LOOKS.values()):
@@ -228,30 +212,26 @@ class Replays:
                 self.end(entry, State.EXPIRED, "its time to live has passed")
 
     def looked_up(self, fact: facts.LookedUp) -> None:
-        """Go on with what the job cache, the keys and the access lists tell."""
         self.returned(facts.Returned(fact.jid, fact.returned, searched=True))
         for entry in self._queue.at(fact.jid, fact.minions, *LOOKS.values()):
             minion = entry.minion
             entry.known.take(Evidence.NOT_RETURNED, self._queue.now)
-            if entry.state in UNDER_WAY:
-                self._decide(entry, waited_for=self._turns.is_waited_for(entry))
-            else:
-                denied, unsure = fact.denied.get(minion, ""), fact.unsure.get(minion, "")
-                self._decide(entry, denied=denied, unsure=unsure, barred=minion in fact.barred)
+            denied, unsure = fact.denied.get(minion, ""), fact.unsure.get(minion, "")
+            self._decide(entry, denied=denied, unsure=unsure, barred=minion in fact.barred)
 
     # -- questions and their answers ----------------------------------------------------------------------------------
 
     def ask(self, jid: str, minions: tuple[str, ...]) -> None:
-        """Ask minions about a job: their turn has come."""
         asked = list(self._queue.at(jid, minions, Step.TO_ASK))
         for entry in asked:
             entry.known.go(Step.ASKING)
             entry.known.ask(self._queue.now)
-        doubted = tuple(entry.minion for entry in asked if entry.sent_at is not None)
+        # A proxy keeps no record of a job with several functions (Salt's ``metaproxy``): it would deny that it began one.
+        is_on_record = jid in self._queue.jobs and len(self._queue.jobs[jid].funs) == 1
+        doubted = tuple(entry.minion for entry in asked if is_on_record and entry.sent_at is not None)
         self._queue.want(facts.Ask(jid, minions, doubted))
 
     def asked(self, fact: facts.Asked) -> None:
-        """Go on with what minions say about a job."""
         job, now = self._queue.jobs.get(fact.jid), self._queue.now
         refused = fact.applying if job is not None and any(map(runs_states, job.funs)) else frozenset[str]()
         for evidence, minions in fact.told.items():
@@ -275,9 +255,8 @@ class Replays:
 
     def acknowledged(self, minion: str, jid: str, proven: bool = False) -> None:
         """
-        Take the claim that a minion has begun a job, or returned it, however late.
-
-        :param proven: it is authenticated. Otherwise it is ignored, unless this engine has sent the job.
+        Take a claim, however late, that a minion has begun or returned a job. Unless it is ``proven``, it counts only if the
+        queue has sent the job to that minion.
         """
         entry = self._queue.entry(minion, jid)
         if entry is None or entry.state not in _OPEN:
@@ -322,6 +301,6 @@ class Replays:
 
     def sent(self, fact: facts.Sent) -> None:
         for entry in self._queue.at(fact.jid, fact.minions, Step.SENDING):
-            is_missed = entry.minion in fact.missed
-            entry.known.take(Evidence.MISSED if is_missed else fact.outcome, self._queue.now, failure=fact.why)
-            self._decide(entry, waited_for=is_missed and self._turns.is_waited_for(entry))
+            outcome = Evidence.MISSED if entry.minion in fact.missed else fact.outcome
+            entry.known.take(outcome, self._queue.now, failure=fact.why)
+            self._decide(entry)

@@ -2,8 +2,8 @@
 The shell of the retry queue: it feeds the machine facts from the log, the bus, the job cache and operators, and has its
 effects performed (retry/effects.py).
 
-It holds no policy. What may wait for a server, or for many files, runs in one of two threads: that of the job cache, or that
-of the store. If the store cannot be written, the write is tried again; publishes and answers wait for it.
+It holds no policy. What may block runs in one of two threads, for the job cache and for the store. A write that fails is
+tried again; publishes and answers wait for it.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ import collections
 import contextlib
 import gc
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.proof import POLL, Proof
-from saltext.jobs.core.engine.service import Service
-from saltext.jobs.core.errors import JobCacheError, NotYet
-from saltext.jobs.core.ledger.log import Position
+from saltext.jobs.core.engine.writer import Writer
+from saltext.jobs.core.errors import JobCacheError, NotYet, StateError
 from saltext.jobs.core.log.records import Record, Returned
 from saltext.jobs.core.master import events
-from saltext.jobs.core.metrics import Figures, History, of_bus, of_publisher
+from saltext.jobs.core.metrics import Figures, of_bus, of_publisher
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.effects import Effects, Ports, answer_time
-from saltext.jobs.core.retry.entry import CURSOR, PAUSED, Entry, Key, Kind, State
+from saltext.jobs.core.retry.entry import CURSOR, PAUSED, Entry, Job, Key, Kind, State
 from saltext.jobs.core.retry.machine import Retry
+from saltext.jobs.core.retry.owing import VERBS
 from saltext.jobs.core.retry.reader import of_record, untold
-from saltext.jobs.core.retry.store import Cursor, Writer
-from saltext.jobs.core.retry.verbs import Verbs, read_queue
+from saltext.jobs.core.retry.store import Changes, Cursor
+from saltext.jobs.core.retry.watched import Watched
 
 log = lines.logger(__name__)
 
-#: Default seconds between two writes of the cursor, heartbeats and looks at the inbox.
+#: Default seconds between two writes of the cursor.
 MAINTENANCE = 10.0
 #: Seconds by which the cursor's time lies in the past: the master may take that long to store what it publishes.
 MARGIN = 30.0
@@ -59,45 +59,41 @@ T = TypeVar("T")
 
 class RetryShell:
     """
-    The job_retry engine's work; an engine.App, and the Listener of its bus.
+    The job_retry engine's work; an engine.App, and the Listener of its bus. ``ports`` are closed with it.
 
-    :param ports: what it reaches the world through; closed with it.
     :param poll: longest pause in seconds between two looks at the log.
-    :param maintenance: seconds between two writes of the cursor, heartbeats and looks at the inbox; an attribute too.
     """
 
     def __init__(
         self,
         opts: Mapping[str, Any],
         settings: RetrySettings,
-        loop: Any,
         ports: Ports,
         poll: float = POLL,
         maintenance: float = MAINTENANCE,
     ) -> None:
-        self._loop, self._ports, self.maintenance = loop, ports, maintenance
+        loop = self._loop = ports.loop
+        self._ports, self.maintenance = ports, maintenance
         patience = float(opts.get("timeout", 5)) + answer_time(opts)
         self.machine = Retry(settings, patience, paused=ports.store.is_paused(), acks=ports.acks)
         self.restored = False  # the queue has been taken up
         self._is_searched = False  # what was published while no engine ran is known too
         # Claimed starts of jobs that are not known yet: the log tells of a publish a moment after the bus.
         self._early: list[tuple[str, str]] = []
-        self._cache_worker, self._store_worker = ports.cache_worker, ports.store_worker
-        self.writer = Writer(loop, self._store_worker, ports.store, self._record_of)
+        self._cache_worker, self._store_worker = ports.cache_worker, ports.disk_worker
+        self.writer = Writer(loop, self._store_worker, "the retry queue", self._changes, ports.store.write)
         self._alarm = Alarm(loop, ports.clock, lambda: self.step(facts.Tick()))
         found, now = ports.store.cursor(), ports.clock.now()
-        #: The last one that was written, or will be. Without one it is now: nothing is missed from now on.
+        #: The cursor as last written, or about to be. The first one is now: no job from before is owed.
         self._cursor = found._replace(at=min(found.at, now)) if found else Cursor(now, search=now)
-        self._tail = ports.log(self._cursor.position)
-        self._proof = Proof(loop, ports.clock, self._tail, self, poll)
-        ports.questions.read_log = self._proof.read_on
+        self._proof = Proof(loop, ports.clock, ports.log(self._cursor.position), self, poll)
+        ports.questions.proof = self._proof
         self._read_at = -math.inf  # when the log was last read to its end
-        self._searches: list[float] = []  # the times since which searches of the job cache look for publishes
-        self._effects = Effects(loop, ports, self.machine, self.writer, opts, self._learn)
-        verbs = Verbs(ports, self.request, self._start_anew)
-        ports.inbox.write = self.writer.answer
-        self.history = History()
-        self.service = Service(loop, ports.inbox, verbs.table())
+        # For each search of the job cache: since when it looks for publishes. One that an engine's end cut off begins again.
+        self._searches = [self._cursor.search] if self._cursor.search < math.inf else []
+        self._effects = Effects(ports, self.machine, self.writer, opts, self._learn)
+        self.service = ports.service
+        self._last_request: Any = None  # resolves when it is carried out
         self._stored_in = ""  # the name of the database
         self._keep_jobs = float(opts.get("keep_jobs_seconds") or 0)
         self._told: collections.Counter[str] = collections.Counter()
@@ -118,21 +114,21 @@ class RetryShell:
         """Release everything. The next engine finds what is not in the store: it goes on from the cursor."""
         self._proof.close()
         self._alarm.close()
+        self.writer.close()
         self._ports.close()
 
     async def _begin(self) -> None:
         """Take up what the store holds, then what was published since the cursor, then requests."""
         self._stored_in = await self._of_store(self._ports.store.name)
-        await self._of_store(self._ports.store.tidy)
         if self._cursor.position is None:  # if the engine ended now, the next start would count as the first
+            self._cursor = self._cursor._replace(position=self._proof.position)
             await self._of_store(self._ports.store.write, {CURSOR: self._cursor.as_record()})
-        jobs, entries = await self._of_store(read_queue, self._ports)
+        jobs, entries = await self._of_store(self._ports.store.read)
         watched = await self._of_store(self._ports.store.watched, self._ports.clock.now())
         # A record that was recovered may be of an entry that an operator has removed since.
         settled = {(minion, jid) for jid, job in watched.items() for minion in job.settled}
-        self.writer.put(
-            Key(Kind.ENTRY, entry.jid, entry.minion) for entry in entries if (entry.minion, entry.jid) in settled
-        )
+        for minion, jid in settled.intersection((entry.minion, entry.jid) for entry in entries):
+            self.writer.put([Key(Kind.JOB, jid), Key(Kind.ENTRY, jid, minion)])
         entries = [entry for entry in entries if (entry.minion, entry.jid) not in settled]
         for start in range(0, len(entries), _PART):
             part = entries[start : start + _PART]
@@ -142,12 +138,15 @@ class RetryShell:
         self.step(facts.Restored(watched))
         self.restored = True
         gap, before = self._proof.start(), self._cursor
+        # ``job_cache.recover`` has brought back entries: an engine that starts reads the whole queue.
+        verbs = {**dict.fromkeys(VERBS, self._in_order), "take_up": lambda _request: self._start_anew()}
+        self.service.serve(verbs, self.writer.answer)
         if before.search < math.inf:
             gap = gap or "a search was not over"
         if gap:
             log.info("The job cache is searched for jobs, since the log may lack some: %s", gap)
-            since = min(before.at, before.search, self._ports.clock.now() - MARGIN)
-            await self._search(since)
+            self._searches.clear()
+            await self._search(min(before.at, before.search, self._ports.clock.now() - MARGIN))
         self._is_searched = True
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
@@ -172,8 +171,8 @@ class RetryShell:
                 return False
             if (self.restored and self.machine.knows(jid)) or self._ports.questions.wants(jid):
                 return True
-            if minion:
-                self._heard_early(minion, jid)
+            if minion and len(self._early) < _MOST_EARLY:
+                self._early.append((minion, jid))
             if kind == "ret":
                 self._seen(minion)
             return False
@@ -183,34 +182,18 @@ class RetryShell:
             return False
         started = events.started_by(tag)
         if started is not None:
-            return self.machine.wants_start(started, self._ports.clock.now())
-        return tag in (events.PRESENCE, events.KEY, events.wake_tag(JOB_RETRY))
+            return self.machine.wants_start(started)
+        return tag in (events.PRESENCE, events.KEY)
 
     def _seen(self, minion: str) -> None:
         if self.restored and minion in self.machine.backlogs:
-            self.step(facts.SignOfLife((minion,), facts.Sign.SEEN))
+            self.step(facts.SignOfLife((minion,)))
 
     def handle(self, tag: str, data: Any) -> None:
         """Take a wanted event. Until the queue is taken up, events are ignored: the log or a search makes up for them."""
-        if tag == events.wake_tag(JOB_RETRY):
-            self.take_requests()
-            return
         fact = events.fact_of(tag, data)
-        if self.restored:
-            self._tell(tag, fact, data)
-
-    def _heard_early(self, minion: str, jid: str) -> None:
-        """Remember a claimed start of a job that is not known yet: it may become known in a moment."""
-        if len(self._early) < _MOST_EARLY:
-            self._early.append((minion, jid))
-
-    def _place_early(self) -> None:
-        early, self._early = self._early, []
-        for minion, jid in early:
-            if self.machine.knows(jid):
-                self.step(facts.Acknowledged(minion, jid))
-
-    def _tell(self, tag: str, fact: events.BusFact | None, data: Mapping[str, Any]) -> None:
+        if not self.restored:
+            return
         if tag == events.KEY:
             self.step(facts.KeysChanged())
         elif isinstance(fact, events.JobReturned):
@@ -219,10 +202,16 @@ class RetryShell:
             self._handed_on(fact.minion, fact.jid)
             self.step(facts.Acknowledged(fact.minion, fact.jid))
         elif isinstance(fact, events.MinionStarted):
-            self.step(facts.SignOfLife((fact.minion,), facts.Sign.START))
+            self.step(facts.SignOfLife((fact.minion,), started=True))
         elif isinstance(fact, events.PresenceChanged):
             known = tuple(minion for minion in fact.new if minion in self.machine.backlogs)
-            self.step(facts.SignOfLife(known, facts.Sign.SEEN))
+            self.step(facts.SignOfLife(known))
+
+    def _place_early(self) -> None:
+        early, self._early = self._early, []
+        for minion, jid in early:
+            if self.machine.knows(jid):
+                self.step(facts.Acknowledged(minion, jid))
 
     def _returned(self, fact: events.JobReturned, data: Mapping[str, Any]) -> None:
         if self._ports.questions.wants(fact.jid):
@@ -245,7 +234,6 @@ class RetryShell:
         """Events were lost. What they would have told of publishes and returns is in the log."""
         if self.restored:
             self.step(facts.Gap(returns=False))
-            self.take_requests()
 
     # -- what this master has done ------------------------------------------------------------------------------------
 
@@ -255,7 +243,6 @@ class RetryShell:
         return not (self.machine.jobs or self.machine.capture.open)
 
     def logged(self, record: Record) -> None:
-        """Take a record of the log."""
         if not isinstance(record, Returned):
             for fact in of_record(record):
                 self.step(fact)
@@ -265,14 +252,10 @@ class RetryShell:
             self.step(facts.Returned(record.jid, frozenset([record.minion])))
 
     def on_read(self) -> None:
-        """
-        The log was read to its end: jobs that are not known by now are not this master's. As long as there is no log, the
-        cursor stays: what is published meanwhile is searched for once there is one.
-        """
-        if self._proof.reads_log:
-            self._read_at = self._ports.clock.now()
-            if self._is_searched:
-                self._place_early()
+        """The log was read to its end: jobs that are not known by now are not this master's."""
+        self._read_at = self._ports.clock.now()
+        if self._is_searched:
+            self._place_early()
 
     def on_lost(self) -> None:
         """The log may lack records: search the job cache for what they would have told."""
@@ -296,62 +279,71 @@ class RetryShell:
         return effects
 
     async def _learn(self, fact: facts.Fact) -> None:
-        """
-        Take the outcome of an effect, but first all that the log tells by now. So a kill finds entries as they were
-        before that outcome, and no job is published after its kill.
-        """
+        """Take the outcome of an effect, after all that the log tells by now: no job is published after its kill."""
         await self._proof.read_on()
         self.step(fact)
 
+    def _changes(self, keys: Iterable[Key]) -> Changes:
+        return {key: self._record_of(key) for key in (*keys, CURSOR)}
+
     def _record_of(self, key: Key) -> Any:
-        """Return what is to be stored under a key; None to remove what is there."""
         machine, jid = self.machine, key.jid
-        if key.kind is Kind.CURSOR:
-            return self._newer_cursor().as_record()
+        if key.kind is Kind.CURSOR:  # how far the log is read, by what the queue holds now
+            at = self._read_at - MARGIN if self._read_at > -math.inf else self._cursor.at
+            self._cursor = Cursor(at, self._proof.position, min(self._searches, default=math.inf))
+            return self._cursor.as_record()
         if key.kind is Kind.PAUSED:
             return {} if machine.turns.paused else None
         if key.kind is Kind.DONE:
             return machine.queue.done.pop(key)
-        if key.kind is Kind.JOB:
-            if jid not in machine.jobs:
-                return None
-            job = machine.jobs[jid]
-            return {"published_at": job.published_at, "load": dict(job.load)}
-        kept = machine.watched.get(jid) if key.kind is Kind.WATCHED else machine.entry(key.minion, jid)
+        by_jid: Mapping[Kind, Mapping[str, Job | Watched]] = {Kind.JOB: machine.jobs, Kind.WATCHED: machine.watched}
+        kept = by_jid[key.kind].get(jid) if key.kind in by_jid else machine.entry(key.minion, jid)
         return None if kept is None else kept.as_record()
 
-    def request(self, do: str, given: Mapping[str, Any]) -> Any:
-        """Have the machine do what an operator asks for, and return its answer, which is to be stored with what changed."""
-        for effect in self.step(facts.Requested(do, given)):
-            if isinstance(effect, facts.Answer):
-                if do in ("pause", "resume"):
-                    self.writer.put([PAUSED])
-                if effect.failed is not None:
-                    raise effect.failed
-                return effect.value
-        raise NotYet("The engine starts anew")
+    def _in_order(self, request: Mapping[str, Any]) -> Awaitable[Any]:
+        """Carry out a request once the earlier ones are: what is enqueued and then cancelled is cancelled."""
+        before, self._last_request = self._last_request, compat.Future()
+        return self._carry_out(request, before, self._last_request)
 
-    def take_requests(self) -> None:
-        """Carry out what runners have asked for, after all that the log tells by now."""
-        if self.restored:
-            self._loop.spawn_callback(self._take_requests)
-
-    async def _take_requests(self) -> None:
-        await self._proof.read_on()
-        self.service.take()
+    async def _carry_out(self, request: Mapping[str, Any], before: Any, done: Any) -> Any:
+        """
+        Have the machine do what is asked for, after all that the log tells by now, and return its answer. A batch
+        does not wait for the answer to its hand-over, so what fails now is tried again.
+        """
+        if before is not None:
+            await before
+        do, read = request["do"], None
+        try:
+            if do == "enqueue":
+                read = await self._cache_worker.call(self._ports.reader.read, str(request.get("jid")))
+            await self._proof.read_on()
+            for effect in self.step(facts.Requested(request, read)):
+                if isinstance(effect, facts.Answer):
+                    if do in ("pause", "resume"):
+                        self.writer.put([PAUSED])
+                    return effect.value
+            raise NotYet("The engine starts anew")
+        except (OSError, JobCacheError, StateError) as exc:
+            if request.get("batch"):
+                raise NotYet(f"Batch {request.get('jid')} cannot hand minions over now: {exc}") from exc
+            raise
+        except ValueError as exc:
+            if request.get("batch"):
+                log.error("The retry queue takes no minion of batch %s over: %s", request.get("jid"), exc)
+            raise
+        finally:
+            done.set_result(None)
 
     # -- maintenance --------------------------------------------------------------------------------------------------
 
     def _maintain(self) -> None:
         self._loop.call_later(self.maintenance, self._maintain)
         self.step(facts.Tick())  # the clock may have been set
-        self.take_requests()
-        self.service.sweep(self._ports.wall())
         self.writer.put(())  # the cursor has moved on
         self._loop.spawn_callback(self._look_at_store)
 
     async def _look_at_store(self) -> None:
-        """If another database has taken the place of the one in use, such as a damaged one, store all that is known."""
+        """If another database is there than before (a damaged one was replaced), store all that is known."""
         try:
             name = await self._store_worker.call(self._ports.store.name)
         except OSError as exc:
@@ -370,27 +362,14 @@ class RetryShell:
         """End the process soon, once the queue is stored. Salt starts another."""
         self.writer.when_durable(lambda: self._loop.call_later(_SOON, self._ports.restart))
 
-    def _newer_cursor(self) -> Cursor:
-        """Return how far the log is read, by what the queue holds now."""
-        at = self._read_at - MARGIN if self._read_at > -math.inf else self._cursor.at
-        self._cursor = Cursor(at, self._proof.position, min(self._searches, default=math.inf), self._began)
-        return self._cursor
-
-    @property
-    def _began(self) -> Position | None:
-        """The end of the log at which reading began, until what was published before it has been searched for."""
-        return None if self._is_searched else self._tail.began or self._cursor.began
-
     async def _search(self, since: float) -> None:
-        """Take the publishes since a time that the log does not tell of. Until that is done, the next engine must do it."""
+        """Take publishes that the log lacks. If the engine ends before that is done, the next one does it."""
         self._searches.append(since)
         self.writer.when_durable(lambda: None)  # from now on the place in the log counts
         while True:
             await self._proof.read_on()  # what the log has came first
-            began, now = self._began, self._proof.position
-            place = began.offset if began and now and began.log == now.log else 0  # another log is read as a whole
             try:
-                found = await self._cache_worker.call(untold, self._ports.cache, self._ports.returns, since, place)
+                found = await self._cache_worker.call(untold, self._ports.cache, self._ports.returns, since)
                 break
             except JobCacheError as exc:
                 log.warning("The job cache cannot be used now, and is tried again: %s", exc)
@@ -409,7 +388,7 @@ def figures(entries: Iterable[Entry], told: Mapping[str, int], paused: bool, now
     return {
         "retry_entries": {state.value: states[state] for state in State if state is not State.DONE},
         "retry_oldest_pending_seconds": now - min((entry.queued for entry in pending), default=now),
-        "retry_next_expiry_seconds": min((entry.expires_at for entry in pending), default=math.inf) - now,
+        **({"retry_next_expiry_seconds": min(entry.expires_at for entry in pending) - now} if pending else {}),
         "retry_transitions_total": {kind: told.get(kind, 0) for kind in _TOLD},
         "retry_paused": paused,
     }

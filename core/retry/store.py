@@ -1,10 +1,10 @@
 """
-The retry queue in the site's database, a row for each record, and the writer with which the engine changes it.
+The retry queue in the site's database, a row for each record.
 
 =========== ==========================================================================================================
 kind        body
 =========== ==========================================================================================================
-``JOB``     the snapshot of a job: ``published_at``, and the ``load`` without secrets
+``JOB``     a job: ``published_at``, and the ``load`` without secrets
 ``ENTRY``   the entry of one minion and one job (core/retry/entry.py)
 ``WATCHED`` what is known of a job besides its entries (core/retry/watched.py)
 ``DONE``    the entry of one minion that has returned the job since it was queued, with its function; until the job is old
@@ -19,25 +19,26 @@ from __future__ import annotations
 
 import datetime
 import functools
+import gc
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import salt.payload
 
-from saltext.jobs.core import compat, lines
+from saltext.jobs.core import lines
 from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ledger import queue
 from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.ledger.requests import Requests
-from saltext.jobs.core.ledger.tables import Tables
-from saltext.jobs.core.retry.entry import CURSOR, ENDED, PAUSED, Entry, Key, Kind, State
+from saltext.jobs.core.ledger.tables import QUEUE, Tables
+from saltext.jobs.core.retry.entry import CURSOR, ENDED, PAUSED, Entry, Job, Key, Kind, State
+from saltext.jobs.core.retry.reader import job_of
 from saltext.jobs.core.retry.watched import Watched
 from saltext.jobs.core.site import site_of
 
@@ -46,45 +47,29 @@ log = lines.logger(__name__)
 #: Records to write, by key; None removes the record.
 Changes = Mapping[Key, Mapping[str, Any] | None]
 T = TypeVar("T")
-#: Seconds before a failed write is tried again: at first, and at most.
-_PAUSE, _LONGEST_PAUSE = 1.0, 15.0
-#: Seconds for which changes are gathered, unless a caller waits for them.
-_GATHER = 1.0
-#: Most entries and notes that are written in one transaction, which keeps the master's workers from writing.
-_PART = 500
+#: Entries that are read before the collector is told of them.
+_PART = 2000
 
 
 class Cursor(NamedTuple):
-    """
-    ``at``: Unix time in seconds; all that was published before is settled, or in the queue. ``position``: the same as a
-    place in the log; None if the log was not reached yet. ``search``: Unix time from which the job cache still had to be
-    searched for jobs that the log lacks; infinite if no search was under way. ``began``: the end of the log at which reading
-    began, as long as what was published before it had to be searched for, too.
-    """
+    """How far the log was read."""
 
-    at: float
-    position: Position | None = None
-    search: float = math.inf
-    began: Position | None = None
+    at: float  # Unix time in seconds; all that was published before is settled, or in the queue
+    position: Position | None = None  # the same as a place in the log; None if the log was not reached yet
+    search: float = math.inf  # Unix time from which the job cache must still be searched for what the log lacks
 
     def as_record(self) -> dict[str, Any]:
-        position, began = (place and place._asdict() for place in (self.position, self.began))
-        return {"at": self.at, "position": position, "search": self.search, "began": began}
+        return {"at": self.at, "position": self.position and self.position._asdict(), "search": self.search}
 
     @classmethod
     def from_record(cls, record: Any) -> Cursor:
         """Return the cursor of a stored record. :raises ValueError, KeyError, TypeError: when it describes none."""
-        places = record["position"], record.get("began")
-        position, began = (place and Position.from_record(place) for place in places)
-        return cls(float(record["at"]), position, float(record["search"]), began)
+        position = record["position"] and Position.from_record(record["position"])
+        return cls(float(record["at"]), position, float(record["search"]))
 
 
 class RetryStore:
-    """
-    All methods block, and raise OSError when the database cannot be used now.
-
-    :param lease: by which this process leads; None for a runner, which only reads.
-    """
+    """Methods block, and raise OSError when the database cannot be used now. ``lease``: None for a runner, which reads."""
 
     def __init__(self, tables: Tables, lease: Lease | None = None) -> None:
         self._tables, self._lease, self._requests = tables, lease, Requests(tables, JOB_RETRY)
@@ -94,46 +79,48 @@ class RetryStore:
         return self._tables.name()
 
     def write(self, changes: Changes, durable: bool = True, answers: Mapping[str, bytes] | None = None) -> None:
-        """
-        Store changes and answers to requests, in one transaction.
-
-        :param durable: whether they must survive a power cut when this returns.
-        """
-        bodies = {key: None if record is None else _packed(record) for key, record in changes.items()}
+        """Store changes and answers to requests in one transaction. ``durable``: they must then survive a power cut."""
+        rows = {
+            (int(kind), *its): None if record is None else (_packed(record),)
+            for (kind, *its), record in changes.items()
+        }
 
         def work() -> None:
-            queue.write(self._tables, bodies, durable=durable)
+            QUEUE.write(self._tables, rows)
             for request_id, reply in (answers or {}).items():
                 self._requests.answer(request_id, reply)
 
         self._tables.together(work, self._lease, durable)
 
     def is_paused(self) -> bool:
-        """Tell whether replays are paused."""
         return PAUSED.jid in self._all(Kind.PAUSED, "pause", dict)
 
-    def tidy(self) -> None:
-        """Remove the jobs that have no entry. Their first entry may be about to follow, except at an engine's start."""
-        queue.tidy(self._tables, self._lease)
-
-    def entries(self, minion: str | None = None, jid: str | None = None) -> Iterator[tuple[Entry, dict[str, Any]]]:
+    def entries(self, minion: str | None = None, jid: str | None = None) -> Iterator[tuple[Entry, Job]]:
         """
-        Yield the entries of a minion, or of all, and of a job, or of all, each with the snapshot of its job; ordered by jid.
-
-        In place of an unusable entry comes a held one: nothing shows how far the job got. A job without a usable snapshot
-        cannot be replayed, so its entries are left out.
+        Yield (entry, its job) of one or all minions and of one or all jobs, ordered by jid. An entry that cannot be read is
+        held, as nothing shows how far it got. One whose job cannot be read is left out, since it cannot be replayed.
         """
-        known: dict[str, dict[str, Any] | None] = {}
+        known: dict[str, Job | None] = {}
         for part in queue.parts(self._tables, Kind.ENTRY, minion, jid):
             wanted = {row.jid for row in part}
             known = {name: known[name] for name in wanted & known.keys()}
             if lacking := sorted(wanted - known.keys()):
                 bodies = queue.jobs(self._tables, lacking[0], lacking[-1])
-                known.update((name, _snapshot(name, bodies.get(name))) for name in lacking)
+                known.update((name, _job(name, bodies.get(name))) for name in lacking)
             for row in part:
-                snapshot = known[row.jid]
-                if snapshot is not None:
-                    yield _entry(sys.intern(row.minion), sys.intern(row.jid), row.body, snapshot), snapshot
+                job = known[row.jid]
+                if job is not None:
+                    yield _entry(sys.intern(row.minion), job, row.body), job
+
+    def read(self) -> tuple[dict[str, Job], list[Entry]]:
+        """Return the whole queue, for an engine: the jobs, by jid, and the entries."""
+        jobs, entries = dict[str, Job](), list[Entry]()
+        for entry, job in self.entries():
+            jobs[job.jid] = job
+            entries.append(entry)
+            if len(entries) % _PART == 0:
+                gc.freeze()  # a pass of the collector stops all else, so it must not walk through what lives for long
+        return jobs, entries
 
     def done(self, minion: str, jid: str) -> dict[str, Any] | None:
         """Return the record of an entry whose job has returned."""
@@ -164,100 +151,10 @@ class RetryStore:
         return found
 
 
-class Writer:
-    """
-    Stores what the engine has learned, as it is by then: all that has changed, the answers to requests, and the cursor. It
-    must never lose a change: it keeps those that cannot be written now, and tries again.
-
-    All methods are called on the thread of ``loop``. The store is used in ``worker``.
-
-    :param record_of: returns the present record of a key; None if there is none.
-    """
-
-    def __init__(
-        self, loop: Any, worker: Worker, store: RetryStore, record_of: Callable[[Key], Mapping[str, Any] | None]
-    ) -> None:
-        self._loop, self._worker, self._store, self._record_of = loop, worker, store, record_of
-        self._jobs, self._rest = dict[Key, None](), dict[Key, None]()  # the keys that have changed
-        self._answers, self._waiting = dict[str, bytes](), list[Callable[[], object]]()
-        self._is_due = self._is_busy = False
-        self._timer: Any = None
-
-    def put(self, keys: Iterable[Key]) -> None:
-        """Store these records and the cursor soon, as they are by then, and remove those that are gone by then."""
-        for key in keys:
-            (self._jobs if key.kind is Kind.JOB else self._rest)[key] = None
-        self._is_due = True
-        # An entry often changes several times within a second; it is written once.
-        if self._timer is None and not self._is_busy:
-            self._timer = self._loop.call_later(_GATHER, self._begin)
-
-    def answer(self, request_id: str, reply: bytes) -> None:
-        """Answer a request, together with the last of all that was put so far."""
-        self._answers[request_id] = reply
-        self._begin()
-
-    def when_durable(self, call: Callable[[], object]) -> None:
-        """Call back once everything put so far is stored."""
-        self._waiting.append(call)
-        self._begin()
-
-    @property
-    def idle(self) -> bool:
-        """Whether everything is stored."""
-        return not (self._is_busy or self._is_due)
-
-    def _begin(self) -> None:
-        self._is_due = True
-        if self._timer is not None:
-            self._loop.remove_timeout(self._timer)
-            self._timer = None
-        if not self._is_busy:
-            self._is_busy = True
-            self._loop.spawn_callback(self._write)
-
-    async def _write(self) -> None:
-        while self._is_due:
-            keys = list(itertools.islice(self._rest, _PART))
-            for key in keys:
-                del self._rest[key]
-            changes, answers, calls = {key: self._record_of(key) for key in (*self._jobs, *keys)}, {}, []
-            self._jobs, self._is_due = {}, bool(self._rest)
-            if self._rest:  # a job is written before its first entry, and removed after its last
-                self._jobs = {key: None for key in changes if key.kind is Kind.JOB and changes[key] is None}
-                changes = {key: record for key, record in changes.items() if key not in self._jobs}
-            else:  # all that the log has told before the cursor is written with it, or was written before
-                changes[CURSOR] = self._record_of(CURSOR)
-                answers, calls, self._answers, self._waiting = self._answers, self._waiting, {}, []
-            await self._write_one(changes, answers, calls)
-        self._is_busy = False
-
-    async def _write_one(
-        self, changes: Changes, answers: Mapping[str, bytes], calls: Iterable[Callable[[], object]]
-    ) -> None:
-        pause = 0.0
-        while True:
-            try:
-                await self._worker.call(self._store.write, changes, bool(calls or answers), answers)
-                break
-            except OSError as exc:
-                if not pause:
-                    log.error("The retry queue cannot be written, and is kept in memory until it can be: %s", exc)
-                pause = min(2 * pause or _PAUSE, _LONGEST_PAUSE)
-                await compat.sleep(pause)
-        if pause:
-            log.warning("The retry queue can be written again")
-        for call in calls:
-            try:
-                call()
-            except Exception:
-                log.exception("A task that waited for the store failed")
-
-
 def owed_of(opts: Mapping[str, Any], jid: str) -> dict[str, tuple[bool, float, str]]:
     """
     Return ``{minion: (whether it is still owed the job, since when, in words)}``; also for those that the engine was asked
-    to take, and has not taken yet. :raises OSError:
+    to take, and has not taken yet. For those that have returned it: when it was sent, and no words. :raises OSError:
     """
     # Requests first: one that is answered meanwhile has its entries in the queue.
     asked = [
@@ -265,8 +162,10 @@ def owed_of(opts: Mapping[str, Any], jid: str) -> dict[str, tuple[bool, float, s
         for request in requests.waiting(opts, JOB_RETRY)
         if (request.get("do"), request.get("jid")) == ("enqueue", jid)
     ]
-    found = {}
-    for entry, _ in RetryStore(site_of(opts).tables).entries(jid=jid):
+    tables = site_of(opts).tables
+    done = ((row.minion, _read(row.body, dict)) for part in queue.parts(tables, Kind.DONE, jid=jid) for row in part)
+    found = {minion: (False, record["sent_at"], "") for minion, record in done}
+    for entry, _ in RetryStore(tables).entries(jid=jid):
         is_owed = entry.state not in ENDED
         told = f"{entry.state.value}, {entry.reason}"
         found[entry.minion] = (
@@ -297,26 +196,26 @@ def _read(body: bytes | None, make: Callable[[Any], T]) -> T:
         raise ValueError(f"{type(exc).__name__}: {exc}") from exc
 
 
-def _entry(minion: str, jid: str, body: bytes, snapshot: Mapping[str, Any]) -> Entry:
+def _entry(minion: str, job: Job, body: bytes) -> Entry:
+    jid, at = job.jid, job.published_at
     try:
         return _read(body, functools.partial(Entry.from_record, minion, jid))
     except ValueError as exc:
         log.error("The entry of %s for job %s cannot be read; the job is held: %s", minion, jid, exc)
-    at = float(snapshot["published_at"])
     entry = Entry(minion, jid, at, at + 10 * 365 * 86400.0, "queued")
     entry.move(State.HELD, at, "its record could not be read, so it is not known whether it was begun")
     return entry
 
 
-def _snapshot(jid: str, body: bytes | None) -> dict[str, Any] | None:
+def _job(jid: str, body: bytes | None) -> Job | None:
+    def made(record: Any) -> Job:
+        load, at = record["load"], float(record["published_at"])
+        if not isinstance(load, Mapping) or not math.isfinite(at):
+            raise ValueError("it is no record of a job")
+        return job_of(sys.intern(jid), load, at, is_known=True)
+
     try:
-        return _read(body, _checked)
+        return _read(body, made)
     except ValueError as exc:
         log.error("Job %s cannot be replayed, since its record cannot be read: %s", jid, exc)
         return None
-
-
-def _checked(snapshot: Any) -> dict[str, Any]:
-    if not isinstance(snapshot["load"], Mapping) or not math.isfinite(snapshot["published_at"]):
-        raise ValueError("it is no snapshot of a job")
-    return dict(snapshot)

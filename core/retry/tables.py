@@ -1,25 +1,26 @@
 """
 What ``salt-run job_retry.*`` shows to people: counts with reasons, then a line for each entry. Those that need an operator
-come first.
-
-It draws what the runner returns to programs, and changes none of it. Pure: the page knows the time.
+come first. It draws what the runner returns to programs, and changes none of it. Pure: the page knows the time.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.facts import facts
 from saltext.jobs.core.display.page import Column, Page, Row, Table
-from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.display.text import counted
+from saltext.jobs.core.retry.entry import ENDED, State
 
 #: Most reasons that are shown.
 _REASONS = 8
 #: What needs an operator.
 _STUCK = (State.HELD.value, State.DEAD.value)
+#: What goes on only if an operator queues the job again.
+_OVER = {state.value for state in ENDED} - set(_STUCK)
 
 _ENTRIES = Table(
     "entry",
@@ -53,8 +54,10 @@ def entries(found: Sequence[Row], page: Page) -> None:
     page.folded(len(reasons), _REASONS, " reasons")
     page.gap()
     page.table(_ENTRIES.columns, sorted(found, key=lambda entry: _ENTRIES.rank(entry["state"])[0]))
-    stuck = any(entry["state"] in _STUCK for entry in found)
-    steps = ("retry", "cancel", "purge") if stuck else ("replay MINION", "cancel")
+    states = {entry["state"] for entry in found}
+    steps = ("retry", "cancel", "purge") if states.intersection(_STUCK) else ("replay MINION", "cancel")
+    if states <= _OVER:
+        steps = ("enqueue JID", "purge")
     page.next("job_retry.show MINION JID", *steps)
 
 
@@ -84,5 +87,27 @@ def entry(found: Mapping[str, Any], page: Page) -> None:
         page.next(f"job_retry.retry minion={minion} jid={jid}", "job_retry.cancel")
     elif state == State.PENDING.value:
         page.next(f"job_retry.replay {minion}", "job_retry.cancel")
+    elif state in _OVER:
+        page.next(f"job_retry.enqueue {jid} minions={minion}", "job_retry.list")
     else:
         page.next("job_retry.list")
+
+
+def _told(says: str, none: str = "No entry is in these states.") -> Callable[[int, Page], None]:
+    def told(count: int, page: Page) -> None:
+        page.line(f"{counted(count, 'entry', 'entries')} {says}" if count else none)
+
+    return told
+
+
+_ASKED = "the minions are asked now, and get the jobs if they answer"
+#: What shows the answers that are a number of entries, by verb.
+ANSWERS = {
+    "enqueue": _told(
+        f"queued: {_ASKED}", "Nothing is queued anew: each minion has returned the job, or is owed it already."
+    ),
+    "replay": _told(f"waiting: {_ASKED}"),
+    "retry": _told("tried again at the next sign of life; salt-run job_retry.replay MINION does it now"),
+    "cancel": _told("cancelled"),
+    "purge": _told("forgotten"),
+}

@@ -10,18 +10,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 
-from saltext.jobs.core.delivery.steps import RESTING
-from saltext.jobs.core.retry import facts
+from saltext.jobs.core.delivery.known import RESTING
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
-from saltext.jobs.core.retry.policy import IN_VAIN
 from saltext.jobs.core.retry.queue import Backlog, Queue
 from saltext.jobs.core.retry.waiting import Outbox, Purpose
 
 #: Seconds for which a minion that has just started is left alone.
 SETTLE = 1.0
-#: Seconds for which starts are remembered, and for how many minions: ids can be made up.
-_JUST_STARTED, _MOST_STARTED = 60.0, 100_000
-_LONGEST_ID = 255
 
 
 class Turns:
@@ -31,7 +26,6 @@ class Turns:
         self._queue, self._outbox, self.paused = queue, outbox, paused
         #: Seconds between a sign of life and the replay; up to as much again is added, different for each minion.
         self.settle = SETTLE
-        self._started: dict[str, float] = {}  # minion -> when it started, the earliest first
 
     def wake(self, minion: str, at: float) -> None:
         """Begin the next replay to a minion at ``at``, or as soon after that as it may begin."""
@@ -40,16 +34,11 @@ class Turns:
             return
         first = self.first(backlog)
         if first is not None:
-            at_once = first.state in UNDER_WAY or self.holds_up(first)
-            at = max(at, backlog.not_before, 0.0 if at_once else first.next_at)
+            at = max(at, backlog.not_before, 0.0 if first.state in UNDER_WAY else first.next_at)
             self._queue.timers.no_later(("minion", minion), at)
 
     def first(self, backlog: Backlog) -> Entry | None:
-        """
-        Return what a minion gets first: a job that it may already have, else the job that was published first.
-
-        A job whose window is shut holds up no other.
-        """
+        """Return the entry that it may already have, else the one published first. A shut window holds up no other entry."""
         first, least = None, None
         for entry in backlog.entries.values():
             under_way = entry.state in UNDER_WAY
@@ -59,15 +48,6 @@ class Turns:
                     first, least = entry, turn
         return first
 
-    def is_waited_for(self, entry: Entry) -> bool:
-        """Tell whether another job of the minion may be sent now and waits for this one."""
-        others = self._queue.backlogs[entry.minion].entries.values()
-        return any(other.state is State.PENDING and other is not entry and self.may_be_sent(other) for other in others)
-
-    def holds_up(self, entry: Entry) -> bool:
-        """Tell whether an entry that its minion ignored several times keeps others waiting."""
-        return entry.counts.vain >= IN_VAIN and entry.state is State.PENDING and self.is_waited_for(entry)
-
     def may_be_sent(self, entry: Entry) -> bool:
         """Tell whether windows let an entry be sent: its window is open, or an operator wants it now."""
         if entry.jid in self._queue.backlogs[entry.minion].at_any_time:
@@ -76,17 +56,16 @@ class Turns:
 
     # -- who is there -------------------------------------------------------------------------------------------------
 
-    def sign_of_life(self, minions: Iterable[str], sign: facts.Sign) -> None:
-        """Minions are there: begin their next replays soon. One that has answered needs no time to settle."""
+    def sign_of_life(self, minions: Iterable[str], started: bool = False) -> None:
+        """Minions are there: begin their next replays once they have settled."""
         now, timers = self._queue.now, self._queue.timers
         for minion in minions:
-            if sign is facts.Sign.START:
-                self.started(minion, now)
             backlog = self._queue.backlogs.get(minion)
             if backlog is None:
                 continue
             backlog.seen = now
-            if sign is facts.Sign.START:
+            self._queue.awake[minion] = None
+            if started:
                 backlog.started = now
                 for entry in backlog.entries.values():
                     entry.next_at = 0.0
@@ -94,24 +73,9 @@ class Turns:
                         entry.delivery.starts(now)
             if backlog.replay is None:
                 # The jitter spreads a fleet that starts at once. It is the same each time for the same minion.
-                spread = 0.0 if sign is facts.Sign.ANSWER else 1.0 + zlib.crc32(minion.encode()) / 2**32
-                self.wake(minion, now + self.settle * spread)
-            elif sign is facts.Sign.START and backlog.replay.step in RESTING:
+                self.wake(minion, now + self.settle * (1.0 + zlib.crc32(minion.encode()) / 2**32))
+            elif started and backlog.replay.step in RESTING:
                 timers.set(("replay", minion), now + self.settle)
-
-    def started(self, minion: str, now: float) -> None:
-        """Note the start of a minion, with entries or without. It may miss a survey that is under way."""
-        if len(minion) > _LONGEST_ID:
-            return
-        self._started.pop(minion, None)
-        self._started[minion] = now
-        first = next(iter(self._started))
-        if len(self._started) > _MOST_STARTED or self._started[first] < now - _JUST_STARTED:
-            del self._started[first]
-
-    def has_just_started(self, minion: str) -> bool:
-        """Tell whether a minion started in the last minute."""
-        return self._started.get(minion, 0.0) > self._queue.now - _JUST_STARTED
 
     def ping(self, minions: Iterable[str], idle: bool = False) -> None:
         """Ping those of these minions to which something may be sent now; with ``idle`` only if no replay is under way."""

@@ -1,14 +1,13 @@
 """
 What waits, and until when: times at which something is due, minions that wait for each other, and publishes that keep to the
-rate.
-
-Pure: time is an argument, nothing here waits. It decides nothing: others know what something waits for.
+rate. Pure: time is an argument, nothing here waits. It decides nothing: others know what something waits for.
 """
 
 from __future__ import annotations
 
 import enum
 import heapq
+import math
 from collections.abc import Iterable, Iterator
 
 #: Seconds to wait for a return that is on its way, and until a read or a question that failed is tried again.
@@ -17,8 +16,7 @@ GRACE, AGAIN = 3.0, 10.0
 DOUBTED = 0.3
 #: Minions wait for each other for this share of the time since the first came in, and for this many seconds at most.
 _SHARE, LONGEST = 0.5, 15.0
-#: A gap of this many seconds starts a new wave. Minions that have waited for one job come in together for the next one. So
-#: the gap is longer than the longest wait.
+#: A gap of this many seconds starts a new wave; longer than the longest wait, after which minions come in together.
 _PAUSE = 2 * LONGEST
 #: Tolerance for rounding errors in the sum of tokens, in publishes.
 _EPSILON = 1e-6
@@ -34,7 +32,6 @@ class Timers:
         self._heap: list[tuple[float, Key]] = []
 
     def set(self, key: Key, at: float) -> None:
-        """Make ``key`` due at ``at``, and at no other time."""
         if self._times.get(key) == at:
             return
         self._times[key] = at
@@ -44,15 +41,12 @@ class Timers:
             heapq.heapify(self._heap)
 
     def no_later(self, key: Key, at: float) -> None:
-        """Make ``key`` due at ``at``, unless it is due sooner already."""
         self.set(key, min(at, self._times.get(key, at)))
 
     def cancel(self, key: Key) -> None:
-        """Make ``key`` no longer due."""
         self._times.pop(key, None)
 
     def next(self) -> float | None:
-        """Return the earliest time at which something is due."""
         while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -66,15 +60,12 @@ class Timers:
 
 
 class Gatherings:
-    """
-    Minions that wait for the same thing, and get it together. A key says what that is, and of which job. It is due as these
-    timers say.
-    """
+    """Minions that wait for the same thing, and get it together. A key says what that is, and of which job."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
-        # The minions, and when each is due at the earliest; and when the first of them is due at the latest.
-        self._minions: dict[Key, dict[str, float]] = {}
+        # The minions; and when the first of them is due at the latest.
+        self._minions: dict[Key, dict[str, None]] = {}
         self._latest: dict[Key, float] = {}
         # When the first minion came in, and when the last one did; in the order of the last ones.
         self.waves: dict[Key, tuple[float, float]] = {}
@@ -83,9 +74,8 @@ class Gatherings:
         """
         Take note that a minion comes in. Returns for how many seconds it may wait if no other waits yet: ``least`` or more.
 
-        Each publish has a price: every minion decrypts it, and the master's workers spend time on it. Two seconds gather
-        most of a fleet that comes back at once. They gather few minions if the master is slow to forward what minions
-        send, or if the fleet comes back over minutes. So the longer a wave lasts, the longer its minions wait.
+        Every minion decrypts each publish. Two seconds gather most of a fleet that comes back at once, but few minions if
+        the master is slow to forward, or the fleet comes back over minutes. So the longer a wave lasts, the longer the wait.
         """
         while self.waves and now > next(iter(self.waves.values()))[1] + _PAUSE:
             del self.waves[next(iter(self.waves))]
@@ -95,33 +85,24 @@ class Gatherings:
 
     def join(self, key: Key, minion: str, now: float, wait: float, longest: float = LONGEST) -> None:
         """Add a minion, and put off all of them for ``wait`` seconds, but the first one for no longer than ``longest``."""
-        self._minions.setdefault(key, {})[minion] = 0.0
+        self._minions.setdefault(key, {})[minion] = None
         self._timers.set(key, min(now + wait, self._latest.setdefault(key, now + longest)))
 
-    def add(self, key: Key, minion: str, at: float, no_sooner: bool = False) -> None:
-        """
-        Add a minion. All of them are due at ``at``, unless they were due earlier already.
-
-        :param no_sooner: whether this minion is not due before ``at``, even if the others are.
-        """
-        waiting = self._minions.setdefault(key, {})
-        waiting[minion] = max(waiting.get(minion, 0.0), at if no_sooner else 0.0)
-        self._timers.no_later(key, at)
+    def add(self, key: Key, minion: str, at: float) -> None:
+        """Add a minion that is due at ``at``, or a moment later, together with others."""
+        at = math.ceil(at / DOUBTED) * DOUBTED
+        self._minions.setdefault((*key, str(at)), {})[minion] = None
+        self._timers.set((*key, str(at)), at)
 
     def hasten(self, key: Key, at: float) -> None:
-        """Make the minions, if there are any, due no later than ``at``."""
+        """Have the minions of a key be due at ``at`` at the latest."""
         if key in self._minions:
             self._timers.no_later(key, at)
 
-    def take(self, key: Key, now: float) -> list[str]:
+    def take(self, key: Key) -> Iterable[str]:
         """Return the minions that are due, and forget them."""
         self._latest.pop(key, None)
-        waiting = self._minions.pop(key, {})
-        later = {minion: at for minion, at in waiting.items() if at > now}
-        if later:
-            self._minions[key] = later
-            self._timers.set(key, min(later.values()))
-        return [minion for minion in waiting if minion not in later]
+        return self._minions.pop(key, ())
 
 
 class Purpose(enum.Enum):
@@ -134,10 +115,7 @@ class Purpose(enum.Enum):
 
 
 class Outbox:
-    """
-    What waits to be published, at most ``rate`` publishes a second. Minions that wait for the same job go together, in one
-    publish. The timer ``("rate",)`` is set here.
-    """
+    """What waits to be published, at most ``rate`` a second; minions that wait for the same job go together."""
 
     def __init__(self, rate: float, timers: Timers) -> None:
         self._rate, self._timers = rate, timers

@@ -1,8 +1,6 @@
 """
 What is known of a published job besides its entries in the queue: to whom it was published, which minions have begun it, on
-which an operator has killed it, and which lost their entry without a return. A later look at the job must not send it to any
-of these again.
-
+which an operator has killed it, and which lost their entry without a return: a later look must not send it to these again.
 There is one record for each job: if 10,000 minions run a job for an hour, that costs one.
 """
 
@@ -28,46 +26,36 @@ class Stage(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """
-    One job. Times are Unix time in seconds.
+    """One job. Times are Unix time in seconds."""
 
-    ``until``: until when the job can be owed, as far as that is known. ``begun``: minions that have begun it. ``settled``:
-    minions that are no longer owed it, whatever the job cache says. ``killed``: ``{minion: (user, time)}``: where it was
-    killed, by whom and when. ``again``: ``{digest: minions}``: where something was published under its jid since; if that
-    is the same job, its kill does not count there any more.
-    """
-
-    until: float = 0.0
-    begun: set[str] = field(default_factory=set)
-    settled: set[str] = field(default_factory=set)
-    killed: dict[str, tuple[str, float]] = field(default_factory=dict)
-    again: dict[str, set[str]] = field(default_factory=dict)
+    until: float = 0.0  # when it is no longer owed, as far as that is known
+    begun: set[str] = field(default_factory=set)  # minions that have begun it
+    settled: set[str] = field(default_factory=set)  # minions that are no longer owed it, whatever the job cache says
+    killed: dict[str, tuple[str, float]] = field(default_factory=dict)  # where it was killed: {minion: (user, time)}
     # -- of a job whose outcome is not known: until it is closed
     at: float = -math.inf  # its newest publish; minus infinity if there was none since it was closed
     signal: bool = False  # it seems to be a signal to another job; signals are read sooner
     named: set[str] = field(default_factory=set)  # minions that it was published to
     stage: Stage | None = None  # None: closed
     job: Job | None = None
-    is_overtaken: bool = False  # it was published again while it was being read
     asking: set[str] = field(default_factory=set)
     survey: int = 0  # the number of the survey that it takes part in
     surveyed: set[str] = field(default_factory=set)  # minions that have been asked since its deadline
     idle: set[str] = field(default_factory=set)  # minions that are there, but do not run it
     claims: set[str] = field(default_factory=set)  # named minions of which an event says that they have begun it
+    started: set[str] = field(default_factory=set)  # named minions that have started since it was opened
 
     @property
     def is_noted(self) -> bool:
-        """Whether something about its minions must be remembered."""
         return bool(self.begun or self.settled or self.killed)
 
     def was_killed(self, minion: str, since: float) -> bool:
-        """Tell whether it was killed on a minion after a request of that time."""
-        is_killed = minion in self.killed and not any(minion in minions for minions in self.again.values())
-        return is_killed and since <= self.killed[minion][1]
+        """Tell whether it was killed on a minion at or after a Unix time, that of a request."""
+        return minion in self.killed and since <= self.killed[minion][1]
 
     def closed(self) -> Watched:
         """Return what is to be remembered of it."""
-        return Watched(self.until, self.begun, self.settled, self.killed, self.again)
+        return Watched(self.until, self.begun, self.settled, self.killed)
 
     def as_record(self) -> dict[str, Any]:
         return {
@@ -75,7 +63,6 @@ class Watched:
             "begun": sorted(self.begun),
             "settled": sorted(self.settled),
             "killed": {minion: list(kill) for minion, kill in self.killed.items()},
-            "again": {work: sorted(minions) for work, minions in self.again.items()},
             "published": [self.at, self.signal, sorted(self.named)],
         }
 
@@ -83,7 +70,6 @@ class Watched:
     def from_record(cls, record: Mapping[str, Any], now: float) -> Watched:
         """Return the job that a record describes. :raises Exception: of many kinds, when it describes none."""
         killed = {minion: (str(user), float(at)) for minion, (user, at) in record["killed"].items()}
-        again = {work: set(minions) for work, minions in record["again"].items()}
         at, signal, named = record["published"]
-        note = float(record["until"]), set(record["begun"]), set(record["settled"]), killed, again
+        note = float(record["until"]), set(record["begun"]), set(record["settled"]), killed
         return cls(*note, min(float(at), now), bool(signal), set(named))

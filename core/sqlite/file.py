@@ -26,7 +26,7 @@ log = lines.logger(__name__)
 BUSY_SECONDS = 30.0  # longest time that a process waits for others
 
 APPLICATION = 0x53614A42  # in the header of the file: it is ours
-VERSION = 13  # of the tables, and of the form of values in them
+VERSION = 15  # of the tables, and of the form of values in them
 #: SQLite writes whole pages, and rows of some hundred bytes would leave much of a smaller page empty.
 PAGE_BYTES = 2048
 _COMPANIONS = ("-wal", "-shm")
@@ -38,11 +38,7 @@ LEFT: list[sqlite3.Connection | int | None] = []
 
 
 class DatabaseFile:
-    """
-    :param path: absolute.
-    :param chosen: whether an operator chose the directory. Then it is not created: if it is missing, its disk may not be
-        mounted.
-    """
+    """``chosen``: an operator chose the directory. It is not created then: its disk may not be mounted."""
 
     def __init__(self, path: str, chosen: bool = False) -> None:
         self.path = path
@@ -58,11 +54,9 @@ class DatabaseFile:
 
     def hold(self) -> None:
         """
-        Hold the locks by which other processes see that this one has the file and its -shm open, until this process ends.
-
-        A forked process inherits the connections of its parent, but not the locks. SQLite assumes that it has both, and
-        takes no locks for a further connection. So once the parent has ended, other processes would remove -wal and -shm
-        while this one uses them.
+        Hold the locks by which others see that this process has the file and its -shm open, until it ends. A forked process
+        inherits the connections of its parent, but not the locks, and SQLite takes none for a further connection. So once
+        the parent has ended, others would remove -wal and -shm while this one uses them.
         """
         for path, (start, count) in ((self.path, _SHARED), (f"{self.path}-shm", _MEMORY)):
             with contextlib.suppress(OSError):  # it was set aside, or another process makes a file
@@ -72,7 +66,7 @@ class DatabaseFile:
     # -- whether it can be used ------------------------------------------------------------------------------------
 
     def check_place(self) -> None:
-        """:raises StateError: if no database may be at this path."""
+        """Raise StateError unless a database may be at this path."""
         if self._chosen and not os.path.isdir(os.path.dirname(self.path)):
             raise StateError(
                 f"the directory of sqlite_cache_path, {os.path.dirname(self.path)}, is not there: mount its disk, or make "
@@ -80,7 +74,7 @@ class DatabaseFile:
             )
 
     def check_rights(self, exc: Exception) -> None:
-        """:raises StateError: if the cause is that this user may not read the file."""
+        """Raise StateError if an error came because this user may not read the file."""
         if "unable to open" in str(exc) and os.path.exists(self.path) and not os.access(self.path, os.R_OK):
             raise StateError(
                 f"{self.path} is private to the user that the master runs as (uid {os.stat(self.path).st_uid}); this "
@@ -88,7 +82,7 @@ class DatabaseFile:
             ) from exc
 
     def check_format(self, sql: sqlite3.Connection) -> None:
-        """:raises StateError: if it is no database of ours, or of a version that this one does not know."""
+        """Raise StateError unless it is a database of ours, in a format that this version reads."""
         application = sql.execute("PRAGMA application_id").fetchone()[0]
         if application != APPLICATION:
             raise StateError(f"{self.path} is a database of another program; set sqlite_cache_path to another file")
@@ -122,10 +116,8 @@ class DatabaseFile:
 
     def set_aside(self, identity: tuple[int, int], reason: str) -> None:
         """
-        Rename a damaged file, unless it was renamed already. The next process to open it makes a new one.
-
-        :param identity: of the damaged file.
-        :raises StateError: if it is the file of another program.
+        Rename a damaged file, unless its ``identity`` shows that it was renamed already. The next process to open it makes a
+        new one. :raises StateError: if it is the file of another program.
         """
         with self.alone():
             if self.identity() != identity:
@@ -157,10 +149,7 @@ class DatabaseFile:
         )
 
     def _is_foreign(self) -> bool:
-        """
-        Tell whether it was never a database of SQLite, nor one of ours whose first bytes are damaged. Zeros at its
-        beginning do not count: a power cut leaves them.
-        """
+        """Tell whether it is no database: not even one of ours with a damaged head, nor zeros that a power cut left."""
         LEFT.append(handle := os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
         head = os.pread(handle, 100, 0)
         is_marked = head[68:72] == APPLICATION.to_bytes(4, "big")
@@ -193,7 +182,6 @@ class DatabaseFile:
 
 
 def roll_back(sql: sqlite3.Connection) -> None:
-    """Roll back a transaction that has failed."""
     if sql.in_transaction:  # after some errors SQLite has done so itself
         with contextlib.suppress(sqlite3.Error):
             sql.execute("ROLLBACK")

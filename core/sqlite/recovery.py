@@ -8,61 +8,65 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from saltext.jobs.core.banks import plain_bank
+from saltext.jobs.core.banks import LOADS
 from saltext.jobs.core.disk import stored
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.ledger import queue, values
-from saltext.jobs.core.ledger.tables import QUEUE, VALUES, Tables
+from saltext.jobs.core.ledger import jobs
+from saltext.jobs.core.ledger.tables import QUEUE, VALUES, Tables, marks_of
 
 _PART = 1000  # rows read and written at a time
-_KINDS: tuple[Any, ...] = (str, str, float, (float, type(None)), bytes)
-_VALUES = f"SELECT bank, key, updated, expires, value FROM {VALUES} WHERE rowid >= ? AND rowid < ?"
-_QUEUE = f"SELECT kind, jid, minion, body FROM {QUEUE} WHERE rowid >= ? AND rowid < ?"
+#: The types of the columns of each table: damage may show in a type.
+_TYPES: dict[str, tuple[Any, ...]] = {
+    VALUES: (str, str, float, (float, type(None)), (int, type(None)), bytes),
+    str(QUEUE): (int, str, str, bytes),
+}
 
 
 def recover(path: str, tables: Tables) -> dict[str, int]:
     """
-    Store the records of a damaged file, and the rows of its retry queue, that can be read and whose places are free.
-
-    :return: ``read`` and ``written``, the numbers of these.
-    :raises StateError: if nothing can be read.
+    Store the records of a damaged file, and the rows of its retry queue, that can be read and whose places are free. Returns
+    ``read`` and ``written``, the numbers of these. :raises StateError: if nothing can be read.
     """
     read = written = 0
     tables.open()  # so that there is a file to copy to
-    for part in _parts(path, VALUES, _VALUES):
-        whole = list(filter(_is_whole, part))
-        read += len(whole)
-        written += values.add_rows(tables, whole)
-        tables.give_way()
-    with contextlib.suppress(StateError):  # nothing of the queue can be read
-        for part in _parts(path, str(QUEUE), _QUEUE):
-            read += len(part)
-            written += queue.add(tables, part)
-            tables.give_way()
+    with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as sql:
+        for table in _TYPES:
+            for part in _parts(sql, table):
+                read += len(part)
+                written += tables.together(lambda: sum(_add(tables, table, row) for row in part))  # noqa: B023
+                tables.give_way()
+    if not read:
+        raise StateError(f"nothing of {path} can be read")
     return {"read": read, "written": written}
 
 
-def _parts(path: str, table: str, query: str) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield the rows of a table, and leave out ranges that cannot be read. :raises StateError:"""
-    with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as sql:
+def _parts(sql: sqlite3.Connection, table: str) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows of a table, and leave out ranges and values that cannot be read."""
+    at, step, end = 0, _PART, 0
+    with contextlib.suppress(sqlite3.Error):
+        ((end,),) = sql.execute(f"SELECT coalesce(max(rowid), 0) + 1 FROM {table}").fetchall()
+    while at < end:
         try:
-            ((end,),) = sql.execute(f"SELECT coalesce(max(rowid), 0) + 1 FROM {table}").fetchall()
-        except sqlite3.Error as exc:
-            raise StateError(f"nothing of {path} can be read: {exc}") from exc
-        at, step = 0, _PART
-        while at < end:
-            try:
-                yield sql.execute(query, (at, at + step)).fetchall()
-            except sqlite3.DatabaseError:
-                if step > 1:
-                    step //= 10
-                    continue
-            at, step = at + step, min(_PART, step * 10)
+            found = sql.execute(f"SELECT * FROM {table} WHERE rowid >= ? AND rowid < ?", (at, at + step)).fetchall()
+            yield [row for row in found if _is_whole(table, row)]
+        except sqlite3.DatabaseError:
+            if step > 1:
+                step //= 10
+                continue
+        at, step = at + step, min(_PART, step * 10)
 
 
-def _is_whole(row: tuple[Any, ...]) -> bool:
+def _is_whole(table: str, row: tuple[Any, ...]) -> bool:
     with contextlib.suppress(Exception):  # msgpack raises many kinds for a broken value
-        plain_bank(row[0])
-        stored.loads(row[4])
-        return all(isinstance(value, kind) for value, kind in zip(row, _KINDS, strict=True))
+        if table == VALUES:
+            stored.loads(row[-1])
+        return all(isinstance(value, kind) for value, kind in zip(row, _TYPES[table], strict=True))
     return False
+
+
+def _add(tables: Tables, table: str, row: tuple[Any, ...]) -> bool:
+    """Store a row if its place is free, and tell whether it was."""
+    is_new = tables.changed(f"INSERT INTO {table} VALUES ({marks_of(row)}) ON CONFLICT DO NOTHING", row) > 0
+    if is_new and row[0] == LOADS:
+        jobs.put(tables, row[1], stored.loads(row[-1]))
+    return is_new

@@ -24,10 +24,9 @@ CACHE, FILE = "cache.sqlite", "jobs.sqlite"
 
 class SqliteTables(Tables):
     """
-    What the methods do is said in ``Tables``. With ``cache: sqlite`` they are in the file of the job cache, so that one
-    transaction writes both.
+    With ``cache: sqlite`` they are in the file of the job cache, so that one transaction writes both. If an option is not
+    accepted, each method raises StateError or SiteAway.
 
-    :param opts: the master's options. If one of them is not accepted, each method raises StateError or SiteAway.
     :param name: the path below ``cachedir`` where the file is if no option names its path.
     :param cachedir: another directory than the master's own; the option for the path does not apply to it.
     """
@@ -39,20 +38,25 @@ class SqliteTables(Tables):
         self._opts, self._cachedir = opts, cachedir
         self._name = name or (CACHE if shared else os.path.join("saltext_jobs", FILE))
 
-    @functools.cached_property
+    @property
     def database(self) -> Database:
-        """The file. :raises StateError: for an option that is not accepted."""
+        """The file, which all threads of this process use by one connection. :raises StateError: as ``_where``."""
+        return database_at(*self._where)
+
+    @functools.cached_property
+    def _where(self) -> tuple[str, bool]:
+        """The path, and whether an operator chose it. :raises StateError: for an option that is not accepted."""
         home, path = str(self._opts.get("cachedir") or ""), self._opts.get("sqlite_cache_path")
         if path is not None and (not isinstance(path, str) or not os.path.isabs(path)):
             raise StateError(f"sqlite_cache_path is {path!r}; accepted is the absolute path of a file")
         chosen = path is not None and self._cachedir in (None, home)
         if not chosen:
             path = os.path.join(self._cachedir or home, self._name)
-        return database_at(os.path.normpath(str(path)), chosen)
+        return os.path.normpath(str(path)), chosen
 
     @property
     def place(self) -> str:
-        return self.database.path
+        return self._where[0]
 
     def open(self) -> None:
         with contextlib.suppress(sqlite3.Error):  # it may pass
@@ -90,6 +94,8 @@ class SqliteTables(Tables):
         return f"{self.place}.lock"
 
     def gaps(self) -> int:
+        if not os.path.exists(self._mark):
+            self.name()  # a new database is made, and its file
         try:
             return os.stat(self._mark).st_mtime_ns
         except FileNotFoundError:

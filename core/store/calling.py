@@ -1,6 +1,5 @@
 """
 Calls to a driver of ``salt.cache``: the driver is loaded once, and a call is repeated while the driver's server is away.
-
 Every error is raised as a :py:exc:`salt.exceptions.SaltCacheError` that names driver, bank and key.
 """
 
@@ -60,14 +59,9 @@ class Undecodable(SaltCacheError):  # type: ignore[misc]
 
 
 class Calls:
-    """
-    The driver that ``cache:`` names, as Salt's loader gives it.
+    """The driver that ``cache:`` names, as Salt's loader gives it."""
 
-    :param opts: the master's options.
-    """
-
-    #: Seconds for which a server may be away before a call fails.
-    patience = OUTAGE_SECONDS
+    patience = OUTAGE_SECONDS  # seconds for which a server may be away before a call fails
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         # A copy, since Salt's loader would write the options of the next loader into the same dictionary.
@@ -79,15 +73,11 @@ class Calls:
 
     @functools.cached_property
     def _base(self) -> str:
-        # Loaders share modules, with the options of the last loader. mmap_cache empties a bank made with other options.
+        # Loaders share modules, with the options of the last loader.
         return loader.base_of(self)
 
     def _call(self, name: str, bank: str, *args: Any) -> Any:
-        """
-        Call a function of the driver, again and again while its server is away, for up to ``patience``.
-
-        :raises SaltCacheError: naming driver, bank and key.
-        """
+        """Call a function of the driver, again and again while its server is away. :raises SaltCacheError:"""
         began = time.monotonic()
         until = began + (self.patience if began - self._given_up >= SOON else 0.0)
         while True:
@@ -147,16 +137,13 @@ class Calls:
 
 def run(modules: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
     """
-    Call a function of the driver's loader in a context of its own.
-
-    A loader keeps the context of its last call, and this loader outlives its caller. The context would keep the caller's
-    loader alive until the interpreter exits, when Salt 3008 tears it down with a traceback.
+    Call a function of the driver's loader in a context of its own. A loader keeps the context of its last call: that would
+    keep the caller's loader alive until the interpreter exits, when Salt 3008 tears it down with a traceback.
     """
     return contextvars.Context().run(modules.run, function, *args, **kwargs)
 
 
 def _causes(exc: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those that it came from."""
     while exc is not None:
         yield exc
         exc = exc.__cause__ or exc.__context__

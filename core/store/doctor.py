@@ -1,7 +1,4 @@
-"""
-The state of the job cache: how large it is, and what an operator should know before relying on it, one sentence for each
-finding. Nothing is changed here.
-"""
+"""The state of the job cache: how large it is, and what an operator should know before relying on it. It changes nothing."""
 
 from __future__ import annotations
 
@@ -12,11 +9,10 @@ from typing import Any
 
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.advice import examined
 from saltext.jobs.core.banks import LOADS, NOCACHE, PUBLISHED
 from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_files
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.store.drivers import has_date
+from saltext.jobs.core.findings import Finding, examined, fault
 from saltext.jobs.core.store.listing import loads
 from saltext.jobs.core.store.store import Store
 
@@ -27,48 +23,42 @@ _OURS = "salt_cache"
 
 def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return the state of the job cache.
-
-    :param opts: the master's options.
-    :return: job_cache (``master_job_cache``), driver, usable (whether the driver answers), jobs (the number of loads; None
-        if it is not known), findings (one sentence for each thing that an operator may want to change), and retcode: 1 if a
-        finding is more than advice.
+    Return job_cache (``master_job_cache``), driver, usable (whether the driver answers), jobs (the number of loads; None if
+    it is not known), and what ``examined`` adds.
     """
     name = str(opts.get("master_job_cache") or "local_cache")
-    found = [] if name == _OURS else [f"master_job_cache is {name!r}: the master stores no jobs here"]
+    found = list[Finding]()
+    if name != _OURS:
+        found.append(fault("other-job-cache", f"master_job_cache is {name!r}: the master stores no jobs here"))
     if name == _OURS and opts.get("ext_job_cache"):
-        found.append(f"ext_job_cache is {opts['ext_job_cache']!r}, which gets the returns: only loads are stored here")
+        told = f"ext_job_cache is {opts['ext_job_cache']!r}, which gets the returns: only loads are stored here"
+        found.append(fault("returns-elsewhere", told))
     jobs: int | None = None
     try:
         if store.file is not None and (damage := store.file.do("check", "", lambda tables: tables.database.damage())):
-            found.append(
-                f"{store.file.tables.place} is damaged ({damage}): the master sets it aside when it meets the damage, "
-                "and begins a new one"
-            )
+            told = f"{store.file.tables.place} is damaged ({damage})"
+            why = "the master sets it aside when it meets the damage, and begins a new one"
+            found.append(fault("database-damaged", f"{told}: {why}"))
         else:
             store.contains(NOCACHE, "doctor")
             jobs = store.driver.count_loads()
             if name == _OURS and not store.keys(PUBLISHED) and any(_was_published(load) for _, load in loads(store)):
-                found.append(
-                    "there are published jobs, but no record of a publish (jobs/published): the master uses another "
-                    "salt_cache than this extension's, or was not restarted since that was installed"
-                )
+                told = "there are published jobs, but no record of a publish (jobs/published)"
+                why = "the master uses another salt_cache than this extension's, or was not restarted since"
+                found.append(fault("publishes-unrecorded", f"{told}: {why}"))
     except SaltCacheError as exc:
-        found.append(f"the driver {store.driver.name} cannot be used: {exc}")
+        found.append(fault("driver", f"the driver {store.driver.name} cannot be used: {exc}"))
     found += _about_files(store, str(opts.get("user") or "root"))
     standing = {"job_cache": name, "driver": store.driver.name, "usable": jobs is not None, "jobs": jobs}
-    return examined(standing, found)
+    return examined(standing, found, "job_cache")
 
 
 def _was_published(load: Mapping[str, Any]) -> bool:
-    """
-    Tell whether a master has published a job. Loads of jobs of a runner, of salt-ssh or of a minion on its own have no
-    ``cmd``, or a target that is their own ``id``.
-    """
+    """Tell whether a master has published a job. Other loads have no ``cmd``, or their own ``id`` as target."""
     return "cmd" in load and load.get("tgt") != load.get("id")
 
 
-def _about_files(store: Store, user: str) -> Iterator[str]:
+def _about_files(store: Store, user: str) -> Iterator[Finding]:
     if store.file is not None:
         try:
             database = store.file.tables.database
@@ -78,8 +68,8 @@ def _about_files(store: Store, user: str) -> Iterator[str]:
         for name in (database.path, f"{database.path}-wal", f"{database.path}-shm"):
             yield from about_files(user, pathlib.Path(name)) if os.path.exists(name) else ()
         for name in database.damaged():
-            told = f"{name} was damaged and set aside. Check the disk, then: salt-run job_cache.recover {name}"
-            yield f"{told}; then remove the file"
+            do = f"check the disk, and remove the file after salt-run job_cache.recover {name}"
+            yield fault("database-set-aside", f"{name} was damaged and set aside", do)
     elif store.driver.folder:
         folder, locks = pathlib.Path(store.cachedir, "jobs"), pathlib.Path(store.cachedir, "salt_cache.locks")
         yield from about_files(user, folder, _SOME_FILES, READABLE)
@@ -88,19 +78,15 @@ def _about_files(store: Store, user: str) -> Iterator[str]:
 
 
 def figures_of(store: Store) -> dict[str, Any]:
-    """
-    Return driver; jobs, published and returns, as counts; oldest and newest, as jids; and with sqlite bytes and free_bytes:
-    the size of the file, and how much of it is free.
-    """
+    """Return driver; the counts jobs, published, returns; the jids oldest and newest; of SQLite also bytes, free_bytes."""
     keys = sorted(store.keys(LOADS))
-    timed = [store.decode(key) for key in keys if has_date(key)]
     found = {
         "driver": store.driver.name,
         "jobs": len(keys),
         "published": len(store.keys(PUBLISHED)),
         "returns": store.driver.count_returns(keys),
-        "oldest": timed[0] if timed else None,
-        "newest": timed[-1] if timed else None,
+        "oldest": store.decode(keys[0]) if keys else None,
+        "newest": store.decode(keys[-1]) if keys else None,
     }
     if store.file is not None:
         database = store.file.tables.database

@@ -7,7 +7,6 @@ The two drivers of this extension keep jobs in tables, and override what they fi
 from __future__ import annotations
 
 import contextlib
-import heapq
 import itertools
 import math
 import os
@@ -16,61 +15,44 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import salt.payload
-import salt.utils.msgpack
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import LOADS, OF_JOBS, RETURNS
 from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.files import write_atomic
 from saltext.jobs.core.disk.job_summary import JobTally, Named
-from saltext.jobs.core.ids import jid_at, jid_time
-from saltext.jobs.core.store.calling import Calls, Outage, Unavailable, Undecodable
+from saltext.jobs.core.ids import jid_time
+from saltext.jobs.core.store.calling import Calls, Outage, Undecodable
 
 ABSENT = object()  # what ``read_all`` returns if there is no value
-LAST = "~"  # sorts after each jid that begins with a date, and after all that a jid has behind its time
+LAST = "\U0010ffff"  # sorts after each jid, and after all that a jid has behind its time
 #: Bytes of a file that are read at a time. Most files have less.
 _PIECE = 16 << 10
 _MISSING = (FileNotFoundError, NotADirectoryError)
-#: Most bytes that mmap_cache may take for a bank: each job has one.
-_MOST_BANK_BYTES = 10_000_000
 
 #: Tells whether a job's function, or its user, matches a search.
 Matches = Callable[[str], bool]
-#: Some loads, as three sequences in the order of their keys: keys; (function, user) pairs; and lists of arguments,
-#: target, target type and, if there is any, metadata.
-Shown = tuple[Sequence[str], Sequence[tuple[str, str]], Sequence[list[Any] | None]]
 
 
 class Wanted(NamedTuple):
-    """
-    Which jobs a search wants, for a driver with an index; others ignore it. ``minion``: one that the job is for, or that has
-    returned. ``failed``: only jobs that failed on a minion.
-    """
+    """Which jobs a search wants, for a driver with an index; others ignore it."""
 
     fun: Matches | None = None
     user: Matches | None = None
-    minion: str | None = None
-    failed: bool = False
+    minion: str | None = None  # one that the job is for, or that has returned
+    failed: bool = False  # only jobs that failed on a minion
 
 
 ALL = Wanted()
 
 
 class Driver(Calls):
-    """
-    A driver that Salt loads.
+    """A driver that Salt loads."""
 
-    :param opts: the master's options.
-    """
-
-    #: Whether ``banks`` lists the jobs that have returns.
-    lists_banks = False
-    #: The longest key in bytes, if the driver's settings limit it.
-    longest = 255
-    #: Whether jobs are removed in transactions of the driver; else each is removed under its lock.
-    removes_safely = False
-    #: The directory in which jobs are stored; empty if a server stores them.
-    folder = ""
+    lists_banks = False  # ``banks`` lists the jobs that have returns
+    stores_new_safely = False  # ``store_new`` needs no lock
+    removes_safely = False  # jobs are removed in transactions of the driver; else each is removed under its lock
+    folder = ""  # the directory in which jobs are stored; empty if a server stores them
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -93,7 +75,7 @@ class Driver(Calls):
         self._call("flush", bank, key)
 
     def store_new(self, bank: str, key: str, value: Any) -> bool:
-        """Store a value if there is none, and tell whether it was stored. The caller holds the lock of the value."""
+        """Store a value if there is none, and tell whether it was stored. See ``stores_new_safely``."""
         if self.contains(bank, key):
             return False
         self.store(bank, key, value)
@@ -108,10 +90,7 @@ class Driver(Calls):
         return self.keys(bank)
 
     def fetch_each(self, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
-        """
-        Yield (key, value) for each of ``keys`` that has a value, by default for all of the bank; a SaltCacheError in place
-        of a value that cannot be read.
-        """
+        """Yield (key, value) of those of ``keys`` (default: all) that exist; a value that cannot be read is its error."""
         for key in self.keys(bank) if keys is None else keys:
             try:
                 value = self._read(bank, key)
@@ -123,11 +102,7 @@ class Driver(Calls):
                 yield key, value
 
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:
-        """
-        Return the values of (bank, key) pairs; ABSENT for a missing one, an Undecodable for a damaged one.
-
-        :raises SaltCacheError: if one of them cannot be read.
-        """
+        """Return values: ABSENT for a missing one, Undecodable for a damaged one. :raises SaltCacheError: for a failure."""
         return [self._read(bank, key) for bank, key in items]
 
     def _read(self, bank: str, key: str) -> Any:
@@ -146,9 +121,8 @@ class Driver(Calls):
 
     def remove(self, jids: Sequence[str], than: float) -> None:
         """
-        Remove those of some jobs that were last written before the Unix time ``than``.
-
-        The load of a job goes last: if a sweep dies in between, the next one finds the job.
+        Remove those of some jobs that were last written before the Unix time ``than``. The load of a job goes last: if a
+        sweep dies in between, the next one finds the job.
         """
         for jid in jids:
             if self._last_write(jid) < than:
@@ -164,44 +138,23 @@ class Driver(Calls):
         return max((at for at in itertools.starmap(self.updated, places) if at), default=jid_time(jid) or math.inf)
 
     def count_loads(self) -> int:
-        """Return how many loads there are."""
         return len(self.keys(LOADS))
 
     def count_returns(self, jids: Iterable[str]) -> int:
         """Return how many returns there are. ``jids``: the keys of all loads."""
         return sum(len(self.keys(f"{RETURNS}/{jid}")) for jid in jids)
 
-    def places(self, low: str = "", high: str = LAST, wanted: Wanted = ALL) -> Iterator[tuple[str, str]]:
-        """
-        Yield (sort key, key) of the loads from ``high`` down to ``low``. The sort key is a jid: that of the load, or the one
-        of the time of its last write, if its own does not begin with a date.
-        """
-        undated = ((jid_at(at), key) for key, at in self._undated().items())
-        others = sorted((place for place in undated if low <= place[0] <= high), reverse=True)
-        return heapq.merge(((key, key) for key in self._dated(low, high, wanted)), others, reverse=True)
-
-    def _dated(self, low: str, high: str, wanted: Wanted) -> Iterator[str]:
-        """Yield the keys of the loads that begin with a date, from ``high`` down to ``low``."""
-        yield from sorted((key for key in self.keys(LOADS) if has_date(key) and low <= key <= high), reverse=True)
-
-    def _undated(self) -> dict[str, float]:
-        """Return the keys of the other loads, with the Unix times of their last write."""
-        return {key: self.updated(LOADS, key) or 0.0 for key in self.keys(LOADS) if not has_date(key)}
+    def find(self, low: str = "", high: str = LAST, wanted: Wanted = ALL) -> Iterator[str]:
+        """Yield the keys of the loads from ``high`` down to ``low``."""
+        yield from sorted((key for key in self.keys(LOADS) if low <= key <= high), reverse=True)
 
     def oldest(self, count: int) -> list[str]:
         """Return the keys of the oldest loads, oldest first."""
-        return [key for _, key in list(self.places())[-count:][::-1]]
+        return sorted(self.keys(LOADS))[:count]
 
     def outside(self, bank: str, low: str, high: str) -> list[str]:
         """Return the keys in a bank that are before ``low`` or after ``high``; of ``RETURNS`` the names of its banks."""
         return [key for key in (self.banks if bank == RETURNS else self.keys)(bank) if not low <= key <= high]
-
-    def shown(self) -> Iterator[Shown] | None:
-        """
-        Yield what ``jobs.list_jobs`` shows of all loads, some at a time, with None for a load that must be read. Return None
-        if all loads must be read.
-        """
-        return None
 
     def tallies(self, jids: Sequence[str], named: Named | None) -> Mapping[str, JobTally]:
         """Return the tallies of those jobs for which they are known without a search; ``named`` is that of ``tally_of``."""
@@ -211,21 +164,22 @@ class Driver(Calls):
 class Local(Driver):
     """
     localfs: a directory for each bank, a msgpack file ``<key>.p`` for each key. Others may read it if the umask allows it.
-
-    Salt's own functions take 0.4 ms to write a value, list half-written files as keys, and before Salt 3008 cut names that
-    end in ``p``. What is written here can be read through ``salt.cache``, and the other way round. Unchecked ids must never
-    come here: they become paths.
+    It also keeps the jobs of mmap_cache, which takes up to 96 MB for each bank, and each job has one. Salt's own functions
+    take 0.4 ms to write a value, list half-written files as keys, and before Salt 3008 cut names that end in ``p``; these
+    files are the same. Unchecked ids must never come here: they become paths.
     """
 
-    lists_banks = True
+    lists_banks = stores_new_safely = True
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)
         self.folder = opts["cachedir"]
 
+    def store_new(self, bank: str, key: str, value: Any) -> bool:
+        return bool(self._call("store_new", bank, key, value))
+
     def banks(self, bank: str) -> list[str]:
-        names: list[str] = self._call("names", bank)
-        return names
+        return list(self._call("names", bank))
 
     def _read(self, bank: str, key: str) -> Any:
         try:
@@ -245,7 +199,7 @@ class Local(Driver):
 
 
 def _read(folder: str, key: str) -> Any:
-    """Return a value; ABSENT if there is none. A file object would take as long as all the rest."""
+    """Return a value, or ABSENT. A file object would take as long as all the rest."""
     try:
         handle = os.open(f"{folder}/{key}.p", os.O_RDONLY)
     except _MISSING:
@@ -259,9 +213,17 @@ def _read(folder: str, key: str) -> Any:
     return stored.loads(parts[0] if len(parts) == 1 else b"".join(parts))
 
 
-def _store(folder: str, key: str, value: Any) -> None:
+def _store(folder: str, key: str, value: Any, new: bool = False) -> None:
     data = salt.payload.dumps(value, use_bin_type=True)
-    write_atomic(f"{folder}/{key}.p", data, 0o644, 0o755, by_umask=True)
+    write_atomic(f"{folder}/{key}.p", data, 0o644, 0o755, by_umask=True, new=new)
+
+
+def _store_new(folder: str, key: str, value: Any) -> bool:
+    try:
+        _store(folder, key, value, new=True)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _updated(folder: str, key: str) -> float | None:
@@ -293,71 +255,10 @@ def _names(folder: str) -> list[str]:
 _CALLS: dict[str, Callable[..., Any]] = {
     "read": _read,
     "store": _store,
+    "store_new": _store_new,
     "contains": lambda folder, key: os.path.isfile(f"{folder}/{key}.p"),
     "updated": _updated,
     "flush": _flush,
     "names": _names,
     "list": lambda folder: [name[:-2] for name in _names(folder) if name.endswith(".p")],
 }
-
-
-class Mmap(Driver):
-    """
-    mmap_cache of Salt 3008. It makes a bank when it is first asked about, keeps each open for ever, shows the writes of
-    other processes up to 0.25 s late, and cannot read a mapping with keys that are not texts.
-    """
-
-    def __init__(self, opts: Mapping[str, Any]) -> None:
-        super().__init__(opts)
-        self.folder = opts["cachedir"]
-        self.longest = opts.get("mmap_cache_key_size", 64)
-
-    def _load(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-        size = self._opts.get("mmap_cache_size", 1_000_000) * self._opts.get("mmap_cache_slot_size", 96)
-        if size > _MOST_BANK_BYTES:
-            raise Unavailable(
-                f"cache: mmap_cache would take {size // 10**6} MB for each job: set mmap_cache_size, for example to 20000"
-            )
-        return super()._load()
-
-    def fetch(self, bank: str, key: str) -> Any:
-        value = super().fetch(bank, key)
-        if not isinstance(value, bytes):
-            return value
-        try:
-            return salt.payload.loads(value)
-        except Exception as exc:
-            raise self.error("fetch", bank, key, exc) from exc
-
-    def store(self, bank: str, key: str, value: Any) -> None:
-        packed = salt.payload.dumps(value)
-        try:
-            value = salt.utils.msgpack.unpackb(packed, raw=False, strict_map_key=True)
-        except Exception:  # msgpack raises many kinds
-            value = packed
-        super().store(bank, key, value)
-
-    def remove(self, jids: Sequence[str], than: float) -> None:
-        super().remove(jids, than)
-        for jid in jids:
-            with contextlib.suppress(OSError):  # refused as long as there is anything in it
-                os.rmdir(f"{self.folder}/{RETURNS}/{jid}")
-
-    def _call(self, name: str, bank: str, *args: Any) -> Any:
-        if self._opened is None:
-            self._open()
-        if name != "store" and not os.path.exists(f"{self.folder}/{bank}/.mmap_cache.idx"):
-            return {"fetch": {}, "list": []}.get(name)
-        with self._guard:
-            try:
-                return super()._call(name, bank, *args)
-            finally:
-                opened = self._opened[1]["fetch"].__globals__["_caches"] if self._opened else {}
-                for _, file in opened.values():
-                    file.close()
-                opened.clear()
-
-
-def has_date(key: str) -> bool:
-    """Tell whether a jid begins with a date, and so tells when the job was published."""
-    return key[:8].isdigit() and len(key) > 7 and key[:8].isascii()

@@ -20,16 +20,15 @@ _UNSAFE = {
 }
 _ESCAPED = re.compile(rb"=([0-9a-f]{2})")
 # Longest key in bytes: limited by the file name with its ".p", and by the columns that hold "jobs/returns/<jid>".
-_LONGEST = {"localfs": 253, "mysql": 242}
+_LONGEST = {"localfs": 253, "mmap_cache": 253, "mysql": 242}
 #: Matches nearly all ids: they are plain, and keys as they are unless a driver confuses characters.
-_COMMON, _COMMON_BYTES = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,99}").fullmatch, 100
+_COMMON = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,99}").fullmatch
 
 
 def plain(value: Any) -> str | None:
     """
-    Return ``value`` as text if it is one plain path component of 1 to 255 bytes, else None.
-
-    Numbers are accepted, since YAML on the command line turns a jid into one; so are bytes in UTF-8.
+    Return ``value`` as text if it is one plain path component of 1 to 255 bytes, else None. Numbers are accepted, since YAML
+    on the command line turns a jid into one; so are bytes in UTF-8.
     """
     if type(value) is str and _COMMON(value):
         return value
@@ -60,20 +59,15 @@ def are_plain(values: Sequence[Any]) -> bool:
 
 
 class Keys:
-    """
-    The keys of one driver.
+    """The keys of one driver. :param driver: its name in the option ``cache``."""
 
-    :param driver: its name in the option ``cache``.
-    :param longest: the longest key in bytes, if the driver's limit is a setting.
-    """
-
-    def __init__(self, driver: str, longest: int = 255) -> None:
-        self.longest = _LONGEST.get(driver, longest)
+    def __init__(self, driver: str) -> None:
+        self.longest = _LONGEST.get(driver, 255)
         self._unsafe = _UNSAFE.get(driver)
 
     def key(self, value: Any) -> str | None:
         """Return the key of an unchecked id; None if the driver cannot take it."""
-        if self._unsafe is None and self.longest >= _COMMON_BYTES and type(value) is str and _COMMON(value):
+        if self._unsafe is None and type(value) is str and _COMMON(value):
             return value
         key = plain(value)
         if key is not None and self._unsafe is not None:
@@ -81,7 +75,6 @@ class Keys:
         return None if key is None or len(key.encode()) > self.longest else key
 
     def decode(self, key: str) -> str:
-        """Return the id of a key."""
         if self._unsafe is None or "=" not in key:
             return key
         return _ESCAPED.sub(lambda match: bytes((int(match[1], 16),)), key.encode()).decode(errors="replace")

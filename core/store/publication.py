@@ -1,7 +1,6 @@
 """
-The record in ``jobs/published``, which vouches that a master's publish wrote a load.
-
-It has a digest of the load. So a load that was replaced later is not believed, even if the driver let it be replaced.
+The record in ``jobs/published``, which vouches that a master's publish wrote a load. It has a digest of the load, so one
+that was replaced later is not believed.
 """
 
 from __future__ import annotations
@@ -24,12 +23,9 @@ class Publication:
     at: float
     added: frozenset[str]
     last: float
-    #: The id of the master that published it.
-    by: str = ""
-    #: The digest of the load.
-    load: str = ""
-    #: In the database of a site: proves that a master has published this load to these minions.
-    seal: str = ""
+    by: str = ""  # the id of the master that published it
+    load: str = ""  # the digest of the load
+    seal: str = ""  # in the database of a site: proves that a master has published this load to these minions
 
     @classmethod
     def from_record(cls, record: Any) -> Publication:
@@ -45,7 +41,6 @@ class Publication:
         raise ValueError(f"it is {record!r:.300}")
 
     def as_record(self) -> dict[str, Any]:
-        """Return the form in which it is stored."""
         record: dict[str, Any] = {"at": self.at, "by": self.by, "load": self.load}
         if self.last > self.at:
             record["last"] = self.last

@@ -21,18 +21,17 @@ A record there has:
 * ``added``: the minions in ``jobs/minions`` that no publish of the job named. An accepted minion can add some, and so can
   any user who may publish, because a publish can name any jid.
 
-Only :py:func:`publish` may create one. Nothing that a minion or a syndic sends may replace a published load. A load that
-does not match the digest is not believed.
-
-A damaged record counts as absent if the next write can heal it. Loads come here without their secrets.
+Only :py:func:`publish` may create one. Nothing that a minion or a syndic sends may replace a published load; one that does
+not match the digest is not believed. A damaged record counts as absent if the next write can heal it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import salt.payload
@@ -59,15 +58,12 @@ _LONGEST_NAME = 200
 
 
 class Work(NamedTuple):
-    """
-    What a job runs: its functions, and the digest of them and their arguments; empty if that is not known. ``stored``:
-    whether its returns are stored. ``asked``: whether the log has what minions return.
-    """
+    """What a job runs."""
 
     functions: str = ""
-    digest: str = ""
-    stored: bool = True
-    asked: bool = False
+    digest: str = ""  # of functions and arguments; empty if that is not known
+    stored: bool = True  # its returns are stored
+    asked: bool = False  # the log has what minions return
 
 
 # -- loads --------------------------------------------------------------------------------------------------------
@@ -75,8 +71,8 @@ class Work(NamedTuple):
 
 class Kept:
     """
-    What the job cache has of a job besides its returns: load (``{}`` if there is none), minions, ``is_published`` (whether
-    there is a record in ``jobs/published``), and this record as ``publication`` (None if there is none that can be used).
+    What the job cache has of a job besides its returns: load (``{}`` if there is none), minions, and the record in
+    ``jobs/published`` as ``publication``, None if it cannot be used, or if there is none (not ``is_published``).
     """
 
     def __init__(self, store: Store, key: str) -> None:
@@ -126,11 +122,9 @@ def publish(
     limited: bool,
 ) -> None:
     """
-    Store the load and the minions of this master's publish. The first load of a job stays; a later publish of the job adds
-    its minions. The minions of another job under the same jid are marked as ``added``: the first job was not for them.
-
-    :param named: the matched minions. :param master: this master's id.
-    :param limited: whether the load's user may not publish everything.
+    Store the load and the minions of a publish of ``master``. The first load of a job stays; a later publish adds its
+    minions (``named``). Those of another job under the same jid are marked as ``added``: the first job was not for them.
+    ``limited``: the load's user may not publish everything.
     """
     with store.lock(key):
         job = Kept(store, key)
@@ -150,30 +144,31 @@ def publish(
         added, now = known.added if known else before, max(time.time(), known.last + _LATER if known else 0.0)
         if added or not is_same:
             added = added.difference(named) if is_same else added.union(set(named) - before)
-        seal = _seal(store, key, of, (name for name in (*before, *named) if name not in added))
-        current = Publication(known.at if known else now, frozenset(added), now, by, of, seal)
+        current = Publication(known.at if known else now, frozenset(added), now, by, of)
+        seal = _seal(store, key, current, (name for name in (*before, *named) if name not in added))
+        current = dataclasses.replace(current, seal=seal)
         writes.append((PUBLISHED, key, current.as_record()))
         store.driver.store_all(writes)
 
 
-def _seal(store: Store, key: str, load: str, minions: Iterable[str]) -> str:
-    """:param load: its digest. :param minions: those that publishes have named."""
-    return store.site.tables.seal.mark(minions, PUBLISHED, key, load)
+def _seal(store: Store, key: str, of: Publication, minions: Iterable[str]) -> str:
+    """Return the seal of a publication. ``minions``: those that publishes have named."""
+    return store.site.tables.seal.mark(minions, PUBLISHED, key, of.load, of.at, of.last)
 
 
-def published_before(store: Store, key: str, is_ours: Callable[[str], bool]) -> list[Published]:
+def published_before(store: Store, key: str) -> list[Published]:
     """
-    Return the publish of a job that the log lacks, as the job cache has it, and the last one if there were several; none if
-    it has none, or none that can be believed.
-
-    :param is_ours: tells whether a master is of this site: others may use the same job cache.
+    Return the publish of a job that the log lacks, as the job cache has it, and the last one if there were several; no
+    publish if none can be believed. Other masters may use the same job cache: in a site the seal tells which are its own.
     """
-    job = Kept(store, key)
+    job, site = Kept(store, key), store.site
     known = job.publication
-    if known is None or not is_ours(known.by) or not job.load or job.is_refused(store, key):
+    if known is None or not (site.tables.is_far or known.by == site.opts["id"]):
+        return []
+    if not job.load or job.is_refused(store, key):
         return []
     minions = sorted(job.minions - known.added)
-    if known.seal != _seal(store, key, known.load, minions):
+    if known.seal != _seal(store, key, known, minions):
         store.quiet.error(key, "What the job cache has of the publish of job %s is no master's of this site", key)
         return []
     found = publish_of(store.decode(key), job.load, minions, JOB_CACHE, sent=False, fresh=False)
@@ -200,11 +195,7 @@ def is_published(store: Store, key: str) -> bool:
 
 
 def report(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[Any]) -> None:
-    """
-    Store a load that comes from a return, a syndic, salt-ssh or a runner, if the job has none.
-
-    :param minions: the minions that it was meant for, as far as this master can know.
-    """
+    """Store a load from a return, a syndic, salt-ssh or a runner, if the job has none, with the minions known here."""
     usable = store.plain_minions(key, minions)
     with store.lock(key):
         job = Kept(store, key)
@@ -234,11 +225,7 @@ def report_minions(store: Store, key: str, minions: Iterable[Any] | None) -> Non
 
 
 def load_of(store: Store, key: str) -> dict[str, Any]:
-    """
-    Return the load of the job, with its minions as ``Minions``.
-
-    ``{}`` if there is none, or if it is not the one that the job's publish stored.
-    """
+    """Return the load, with its minions as ``Minions``; ``{}`` if there is none, or another than the publish stored."""
     job = Kept(store, key)
     if not job.load:  # as after a power cut: the log may have it
         first = next(iter(store.log.publishes(store.decode(key))), None) if store.log else None
@@ -283,14 +270,10 @@ def _work_in_job_cache(store: Store, key: str) -> Work:
 
 def is_done(store: Store, key: str, job: Work, load: Mapping[str, Any]) -> bool:
     """
-    Tell whether a return is of a job.
-
-    A user with the right to publish anything may name any jid, and a minion runs a jid once. So a return of another
-    function shows that the minion ignores the job, and must never count as the job's. Different arguments show this
-    only if another job was published under the jid, because a return may not repeat its arguments unchanged. A return
-    that comes through a syndic may name no function; it counts as the job's.
-
-    :param load: the return, with ``fun``, ``fun_args`` and ``id``.
+    Tell whether a return is of a job. A user with the right to publish anything may name any jid, and a minion runs a jid
+    once: so a return of another function shows that the minion ignores the job, and must never count as the job's. Different
+    arguments show this only if another job was published under the jid, because a return may not repeat its arguments
+    unchanged. A return through a syndic may name no function; it counts as the job's.
     """
     if not job.digest or not load.get("fun"):
         return True
@@ -315,14 +298,12 @@ def is_done(store: Store, key: str, job: Work, load: Mapping[str, Any]) -> bool:
 
 def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> bool:
     """
-    Store the return of one minion, and tell whether it was the first. The first one is kept.
-
-    :param jid: the job's key; ``minion``: the minion's.
-    :param load: the return: its jid and id as they came, and those fields of ``RECORD`` that it has.
+    Store the return of one minion, and tell whether it was the first, which is kept. ``jid`` and ``minion`` are keys;
+    ``load`` has jid and id as they came, and those fields of ``RECORD`` that there are.
     """
     bank = f"{RETURNS}/{jid}"
     record = {name: load[name] for name in RECORD if name in load}
-    with store.lock(jid, minion):
+    with contextlib.nullcontext() if store.driver.stores_new_safely else store.lock(jid, minion):
         if not (store.driver.lists_banks or store.contains(LOADS, jid) or store.contains(MINIONS, jid)):
             # A trace for the sweep: without it, returns of a job without a load would stay for ever.
             store.store(MINIONS, jid, [store.decode(minion)])

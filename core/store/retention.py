@@ -2,9 +2,8 @@
 Removes jobs that are too old or too many. A sweep with nothing to remove reads no load: the time in a jid tells which jobs
 are certainly young.
 
-The age of a job counts from its last write, so that a replay or a copy keeps it for the full time again. Jobs of batches,
-and jobs that the retry queue still owes a minion, stay however old they are, because the record that vouches for a job
-must exist as long as the job may be sent.
+The age of a job counts from its last write, so that a replay or a copy keeps it for the full time again. It must never
+remove jobs of batches, or that the retry queue still owes: the record that vouches for a job must outlive its last publish.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import LOADS, OF_JOBS, RETURNS
 from saltext.jobs.core.ids import jid_at
-from saltext.jobs.core.ledger import batches, queue
+from saltext.jobs.core.ledger import queue
+from saltext.jobs.core.ledger.batches import Batches, Kind
 from saltext.jobs.core.store.calling import Outage
 from saltext.jobs.core.store.store import Store
 
@@ -29,10 +29,8 @@ RUNNING = 3600.0  # a job may still be running this many seconds after its last 
 
 def sweep(store: Store, keep: float, now: float) -> None:
     """
-    Remove the jobs last written more than ``keep`` seconds before ``now``, and the records of jobs without a load that are
-    as old.
-
-    :raises SaltCacheError: if the driver fails; the next sweep goes on.
+    Remove the jobs last written more than ``keep`` seconds before ``now``, and records of jobs without a load that are as
+    old. :raises SaltCacheError: if the driver fails; the next sweep goes on.
     """
     # A jid between these shows by its own time that the job is young. Usually there are no others.
     low, high = jid_at(max(0.0, now - keep)), jid_at(now + CLOCK_SKEW)
@@ -45,11 +43,7 @@ def sweep(store: Store, keep: float, now: float) -> None:
 
 
 def trim(store: Store, now: float) -> None:
-    """
-    Remove the oldest jobs while there are more than the options allow, but no job that may be running.
-
-    :raises SaltCacheError: if the driver fails; the next sweep goes on.
-    """
+    """Remove the oldest jobs while there are more than the options allow; none that may be running. Raises as ``sweep``."""
     driver, limits = store.driver, store.limits
     if limits.max_jobs is not None and (excess := driver.count_loads() - limits.max_jobs) > 0:
         _drop_old(store, driver.oldest(excess), RUNNING, now)
@@ -82,15 +76,11 @@ def _drop_old(store: Store, jids: Sequence[str], keep: float, now: float) -> Non
 
 
 def _not_needed(store: Store, keys: Sequence[str]) -> list[str]:
-    """
-    Return those of some jobs, by the keys of their jids, that no engine needs any more.
-
-    :raises SaltCacheError: when that cannot be told.
-    """
+    """Return the keys of those jobs that no engine needs any more. :raises SaltCacheError: when that cannot be told."""
     jids = {key: store.decode(key) for key in keys}
     try:
         tables = store.site.tables
-        needed = {*queue.owed(tables, jids.values()), *batches.jids(tables, batches.Kind.OPEN)}
+        needed = {*queue.owed(tables, jids.values()), *Batches(tables).jids(Kind.OPEN)}
         return [key for key, jid in jids.items() if jid not in needed]
     except OSError as exc:
         raise SaltCacheError(f"It cannot be told which jobs the engines need: {exc}") from exc

@@ -1,10 +1,10 @@
 """
-Finds jobs by function, target, minion, user, time, outcome and metadata: newest first, a page at a time.
+Finds jobs by function, target, minion, user, time, outcome and metadata: newest first, a page at a time. What an operator
+typed becomes a ``Query`` first.
 
 The driver's index is used as far as it goes. For everything else the time in the jid is checked first, and then the load.
-A job whose jid does not begin with a date sorts by when its load was written. A page starts where the one before it
-ended, even if there are new jobs. What an operator typed becomes a ``Query`` first. The second half of this file finds
-the last result of each minion: when the minion last ran a function, and how that ended.
+A page starts where the one before it ended, even if there are new jobs. The second half of this file finds the last result
+of each minion: when the minion last ran a function, and how that ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import JOBS, KINDS, function_of, kind_of, retcode_of
 from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.options import kinds
-from saltext.jobs.core.store.drivers import LAST, Matches, Wanted, has_date
+from saltext.jobs.core.store.drivers import LAST, Matches, Wanted
 from saltext.jobs.core.store.listing import describe, loads
 from saltext.jobs.core.store.publication import ids_in
 from saltext.jobs.core.store.store import Store
@@ -51,22 +51,17 @@ class Query:
     functions: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
-    #: The key of a minion that the job is for or that has returned.
-    minion: str | None = None
-    #: Globs for the ids of such minions, if no key is given.
-    minions: tuple[str, ...] = ()
-    #: One of ``functions.KINDS``, or all of them.
-    kind: str = ALL
-    #: Unix times of the publish, both included.
-    start: float | None = None
+    minion: str | None = None  # the key of a minion that the job is for or that has returned
+    minions: tuple[str, ...] = ()  # globs for the ids of such minions, if no key is given
+    kind: str = ALL  # one of ``functions.KINDS``, or all of them
+    start: float | None = None  # Unix times of the publish, both included
     end: float | None = None
-    #: One of OUTCOMES. At least one of these minions must have it; if none are given, any minion.
+    #: One of OUTCOMES, which at least one of these minions must have; at least one of all, if none are given.
     outcome: str | None = None
     #: At least one of these values must be in the job's metadata, as with ``jobs.list_jobs``.
     metadata: Mapping[str, Any] = field(default_factory=dict)
     limit: int = 20
-    #: ``next`` of the page before.
-    after: str | None = None
+    after: str | None = None  # ``next`` of the page before
 
     @functools.cached_property
     def wanted(self) -> Wanted:
@@ -118,54 +113,39 @@ def _metadata(load: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def search(store: Store, query: Query, sees: Sees = lambda load: True) -> dict[str, Any]:
     """
-    Return ``{"jobs": [row], "next"}``: up to ``limit`` jobs, and the ``after`` of the page that follows; None if there is
-    none.
-
-    A row has ``JID``, ``Function``, ``Arguments``, ``Target``, ``Target-type``, ``User``, ``StartTime`` and ``Metadata``, as
-    ``jobs.list_jobs`` shows them, and counts: ``Minions`` (0 if the minions of the job are not known), ``Returned``,
-    ``Failed`` and ``Missing``.
+    Return ``{"jobs": [row], "next"}``: up to ``limit`` jobs, and the ``after`` of the page that follows, or None. A row has
+    ``JID``, ``Function``, ``Arguments``, ``Target``, ``Target-type``, ``User``, ``StartTime`` and ``Metadata``, as
+    ``jobs.list_jobs`` shows them, and counts: ``Minions`` (0 if not known), ``Returned``, ``Failed`` and ``Missing``.
 
     :param sees: tells of which jobs the arguments are shown.
-    :raises ValueError: for an invalid ``after``.
     :raises SaltCacheError: if the store cannot be read.
     """
     rows: list[dict[str, Any]] = []
-    cursor, most = "", min(query.limit + 1, _AT_ONCE)  # at first only as many as may suffice
-    found, globs = _places(store, query), _globs(query.minions)
+    last, most = "", min(query.limit + 1, _AT_ONCE)  # at first only as many as may suffice
+    found, globs = _found(store, query), _globs(query.minions)
     named = query.minion if globs is None else lambda key: globs(store.decode(key))
     while some := list(itertools.islice(found, most)):
-        orders = {key: order for order, key in some}
-        tallies = store.driver.tallies(list(orders), named)
-        for key, load in loads(store, [key for key in orders if key not in tallies or query.is_met_by(tallies[key])]):
+        tallies = store.driver.tallies(some, named)
+        for key, load in loads(store, [key for key in some if key not in tallies or query.is_met_by(tallies[key])]):
             if not query.fits(load):
                 continue
             tally = tallies.get(key) or count_all(store, key, named)
             if not query.is_met_by(tally):
                 continue
             if len(rows) == query.limit:  # there is one more than the limit
-                return {"jobs": rows, "next": cursor}
+                return {"jobs": rows, "next": last}
             rows.append(_row(store, key, load, tally, sees(load)))
-            cursor = key if orders[key] == key else f"{orders[key]}/{key}"
+            last = key
         most = _AT_ONCE
     return {"jobs": rows, "next": None}
 
 
-def _places(store: Store, query: Query) -> Iterator[tuple[str, str]]:
-    """Yield (sort key, key) of the loads that may match, newest first."""
+def _found(store: Store, query: Query) -> Iterator[str]:
+    """Yield the keys of the loads that may match, newest first."""
     low = "" if query.start is None else jid_at(query.start)
     high = LAST if query.end is None else jid_at(query.end) + LAST
-    before = (LAST, "") if query.after is None else _place(query.after)
-    found = store.driver.places(low, min(high, before[0]), query.wanted)
-    return (place for place in found if place < before)
-
-
-def _place(cursor: str) -> tuple[str, str]:
-    order, slash, key = cursor.partition("/")
-    if not has_date(order) or (slash and not key):
-        raise ValueError(
-            f"after is {cursor!r}; accepted is the next of an earlier search, or a jid that begins with a date"
-        )
-    return order, key or order
+    before = LAST if query.after is None else query.after
+    return (key for key in store.driver.find(low, min(high, before), query.wanted) if key < before)
 
 
 def count_all(store: Store, key: str, named: Named | None) -> JobTally:
@@ -183,7 +163,6 @@ def count_all(store: Store, key: str, named: Named | None) -> JobTally:
 
 
 def _row(store: Store, key: str, load: dict[str, Any], tally: JobTally, is_seen: bool) -> dict[str, Any]:
-    """Return the row of a job. ``is_seen``: whether its arguments are shown."""
     row = describe(salt.utils.jid.format_jid_instance_ext, store.decode(key), load)
     if is_seen:
         row.update(Arguments=shown(row["Arguments"]), Metadata=shown(_metadata(load)))
@@ -194,11 +173,7 @@ def _row(store: Store, key: str, load: dict[str, Any], tally: JobTally, is_seen:
 
 
 def query_of(store: Store, asked: Mapping[str, Any], now: float) -> Query:
-    """
-    :param asked: all arguments of ``job_cache.search``; None for one that was not given.
-    :param now: Unix time.
-    :raises Refused: for an argument that is not accepted, with its name.
-    """
+    """Return the Query of the arguments of ``job_cache.search``, each None if it was not given. :raises Refused:"""
     outcome, after, kind = asked["outcome"], asked["after"], asked["kind"]
     functions, minions = _patterns("fun", asked["fun"]), _patterns("minion", asked["minion"])
     key = None
@@ -241,16 +216,13 @@ def last_results(
     store: Store, query: Query, minions: Iterable[str], sees: Sees = lambda load: True
 ) -> dict[str, dict[str, Any]]:
     """
-    Return the last result of each of some minions; see ``job_cache.minions``.
-
-    :param query: which jobs count: by function, target, user and time.
-    :param sees: tells of which jobs the arguments are shown.
-    :raises SaltCacheError: if the store cannot be read.
+    Return the last result of each of some minions, of the jobs whose jid is a time and that fit the query; see
+    ``job_cache.minions``. ``sees`` tells of which jobs the arguments are shown. :raises SaltCacheError:
     """
     found: dict[str, dict[str, Any]] = {minion: dict(_NOTHING) for minion in sorted(minions)}
-    places, left = _places(store, query), set(found)
+    places, left = _found(store, query), set(found)
     while left and (some := list(itertools.islice(places, _AT_ONCE))):
-        for key, load in loads(store, [key for _, key in some]):
+        for key, load in loads(store, [key for key in some if jid_time(store.decode(key)) is not None]):
             if not left or not query.fits(load):
                 continue
             jid, bank = store.decode(key), f"{RETURNS}/{key}"

@@ -30,7 +30,7 @@ from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import JobCacheSettings
 from saltext.jobs.core.site import LogWriter, Site, site_of
 from saltext.jobs.core.store.calling import loading
-from saltext.jobs.core.store.drivers import Driver, Local, Mmap
+from saltext.jobs.core.store.drivers import Driver, Local
 from saltext.jobs.core.store.keys import Keys, are_plain, plain
 from saltext.jobs.core.store.tabled import Postgresql, Sqlite, Tabled
 
@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 
 _DRIVERS: dict[str, type[Driver]] = {
     "localfs": Local,
-    "mmap_cache": Mmap,
+    "mmap_cache": Local,
     "sqlite": Sqlite,
     "postgresql": Postgresql,
 }
@@ -53,7 +53,7 @@ COPY = "__saltext_jobs_copy"
 #: What the options begin with that decide which driver is loaded and where it keeps its data.
 _DECISIVE = (
     *("salt_cache", "cache", "id", "__role", COPY, "extension_modules", "module_dirs"),
-    *("sqlite", "postgresql", "redis", "mysql", "etcd", "consul", "mmap_cache"),
+    *("sqlite", "postgresql", "redis", "mysql", "etcd", "consul"),
 )
 #: How many files are locks: a fixed number, so that files never pile up.
 FILES = 64
@@ -62,11 +62,7 @@ _TAKEN, _LAST, _JID_BYTES = "taken", 64, 64
 
 
 class Store:
-    """
-    The storage that ``cache:`` names. Its methods take keys, which :py:meth:`key` makes of ids.
-
-    :param opts: the master's options.
-    """
+    """The storage that ``cache:`` names. Its methods take keys, which :py:meth:`key` makes of ids."""
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self.pid = os.getpid()
@@ -74,7 +70,7 @@ class Store:
         self._opts = opts
         name = opts.get("cache") or "localfs"
         self.driver = _DRIVERS.get(name, Driver)(opts)
-        #: The driver itself, if it keeps all banks in one file of its own.
+        # The driver itself, if it keeps all banks in one file of its own.
         self.file = self.driver if isinstance(self.driver, Sqlite) else None
         self.limits = JobCacheSettings()
         try:
@@ -82,13 +78,12 @@ class Store:
         except SettingsError as exc:
             log.error("The option salt_cache is ignored: %s", exc)
         self._has_log = opts.get("__role") != "minion" and not opts.get(COPY)
-        self._keys = Keys(name, self.driver.longest)
+        self._keys = Keys(name)
         self.key_of, self.decode = self._keys.key, self._keys.decode
         self.fetch, self.contains, self.keys = self.driver.fetch, self.driver.contains, self.driver.keys
         self.store, self.flush = self.driver.store, self.driver.flush
         self._publishing = threading.local()
-        #: What jobs run, by the key of the jid: see ``records.work``.
-        self.works: dict[str, Any] = {}
+        self.works: dict[str, Any] = {}  # what jobs run, by the key of the jid: see ``records.work``
 
     # Made when they are first used: most processes only read.
 
@@ -118,17 +113,14 @@ class Store:
 
     @property
     def writes_together(self) -> bool:
-        """Whether a record of the log and what the job cache has of it are there at once."""
+        """Whether a record of the log and what the job cache has of it become visible at once."""
         return self._tables is not None
 
     def together(self, write: Callable[[], Result], record: Record | None = None, durable: bool = False) -> Result:
         """
-        Add a record to the log, then call ``write``, which writes to the job cache. Both are one transaction if one database
-        has both. ``write`` may be called again if nothing of it was written.
-
-        :param record: the log gets it even if ``write`` fails: the job cache must never have what the log lacks.
-        :param durable: whether the record must survive a power cut when this returns.
-        :raises Exception: as ``write``.
+        Add a record to the log, and call ``write``, which writes to the job cache: in one transaction if one database has
+        both. ``write`` may be called again if nothing of it was written. The log gets the record even if ``write`` fails:
+        the job cache must never have what the log lacks. ``durable``: the record must then survive a power cut.
         """
         log, driver = self.log, self._tables
         if log is None or record is None or driver is None:
@@ -189,9 +181,7 @@ class Store:
     def lock(self, *names: str) -> contextlib.AbstractContextManager[Any]:
         """
         Hold the lock of these names: only one process of this master at a time changes a job. Hold one lock at a time:
-        different names may share a file. With sqlite all that changes a job is ``together``, in a transaction.
-
-        :raises SaltCacheError: if that fails.
+        different names may share a file. With sqlite all that changes a job is ``together``. :raises SaltCacheError:
         """
         if self.file is not None:
             return contextlib.nullcontext()
@@ -230,15 +220,10 @@ class Store:
 
 
 def store_of(opts: Any) -> Store:
-    """
-    Return this process's store for a master's options.
-
-    :param opts: from Salt's loader: the same object at each call, or a new one with the same settings.
-    """
+    """Return this process's store for options from Salt's loader: the same object at each call, or one with the same."""
     opts, pid = compat.plain_opts(opts), os.getpid()
     known, store = _KNOWN.get(id(opts), (None, None))
-    here = (pid, opts.get("cache") or "localfs", opts["cachedir"])
-    if known is opts and store is not None and (store.pid, store.driver.name, store.cachedir) == here:
+    if known is opts and store is not None and store.pid == pid:
         return store
     # Some releases have immutable lists, which are equal to no list, but packed like one.
     settings: bytes = salt.payload.dumps({name: opts[name] for name in sorted(opts) if name.startswith(_DECISIVE)})

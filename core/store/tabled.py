@@ -1,7 +1,6 @@
 """
-The drivers whose values are in tables, sqlite and postgresql (``core/ledger/values.py``), without Salt's loader.
-
-A publish stores everything in one transaction, and a job is removed in one. Both find jobs by an index.
+The drivers whose values are in tables, sqlite and postgresql (``core/ledger/values.py``), without Salt's loader. A publish
+stores everything in one transaction, and a job is removed in one. Both find jobs by an index.
 """
 
 from __future__ import annotations
@@ -18,14 +17,13 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core.banks import LOADS, RETURNS
 from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.job_summary import JobTally, Named
-from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger import jobs, values
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.sqlite import OPTIONS
 from saltext.jobs.core.sqlite.file import damage_in
 from saltext.jobs.core.sqlite.tables import SqliteTables
 from saltext.jobs.core.store.calling import Undecodable
-from saltext.jobs.core.store.drivers import ABSENT, Driver, Shown, Wanted
+from saltext.jobs.core.store.drivers import ABSENT, ALL, LAST, Driver, Wanted
 
 Result = TypeVar("Result")
 
@@ -36,22 +34,18 @@ MOST_MARKS = 100
 
 
 class Tabled(Driver):
-    """:param opts: the master's options."""
+    """A driver over the tables of a database."""
 
-    lists_banks = True
-    removes_safely = True
+    lists_banks = stores_new_safely = removes_safely = True
 
     @property
     def tables(self) -> Tables:
-        """The tables."""
         raise NotImplementedError
 
     def do(self, name: str, bank: str, call: Callable[..., Result], *args: Any, key: str | None = None) -> Result:
         """
-        Return what ``call`` returns for the tables. It is called once more if it meets a damaged file: nothing was written
-        then, and another file has replaced it.
-
-        :raises SaltCacheError: if it fails, with ``name`` in the message.
+        Return what ``call`` returns for the tables; called once more if it meets a damaged file, since nothing was written
+        then, and another file has replaced it. :raises SaltCacheError: if it fails, with ``name`` in the message.
         """
         try:
             return self._once(name, bank, call, *args, key=key)
@@ -69,7 +63,7 @@ class Tabled(Driver):
             raise self.error(name, bank, key, exc) from exc
 
     def together(self, work: Callable[[], Result]) -> Result:
-        """As that of the tables. :raises SaltCacheError:"""
+        """As ``Tables.together``, but all errors are SaltCacheErrors. :raises SaltCacheError:"""
         found: Result = self.do("write", "jobs", lambda tables: tables.together(work))
         return found
 
@@ -118,23 +112,15 @@ class Tabled(Driver):
     def count_returns(self, jids: Iterable[str]) -> int:
         return self.do("list", RETURNS, values.count_below, RETURNS)
 
-    def _dated(self, low: str, high: str, wanted: Wanted) -> Iterator[str]:
+    def find(self, low: str = "", high: str = LAST, wanted: Wanted = ALL) -> Iterator[str]:
         return self._each(self.do("list", LOADS, _found, low, high, wanted), "list", LOADS)
 
-    def _undated(self) -> dict[str, float]:
-        return self.do("list", LOADS, jobs.undated)
-
     def oldest(self, count: int) -> list[str]:
-        undated = [(jid_at(at), key) for key, at in self._undated().items()]
-        dated = [(key, key) for key in self.do("list", LOADS, jobs.oldest, count)]
-        return [key for _, key in heapq.nsmallest(count, undated + dated)]
+        return self.do("list", LOADS, jobs.oldest, count)
 
     def outside(self, bank: str, low: str, high: str) -> list[str]:
         find = values.banks_outside if bank == RETURNS else values.outside
         return self.do("list", bank, find, bank, low, high)
-
-    def shown(self) -> Iterator[Shown]:
-        return self._each(jobs.shown(self.tables), "list", LOADS)
 
     def tallies(self, jids: Sequence[str], named: Named | None) -> Mapping[str, JobTally]:
         return self.do("list", LOADS, jobs.tallies, jids, named)

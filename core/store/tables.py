@@ -1,12 +1,10 @@
 """
-What ``salt-run job_cache.*`` shows to people: one line for each job or minion.
-
-It draws what the runner returns; programs get that unchanged. Pure: the time is the page's.
+What ``salt-run job_cache.*`` shows to people: one line for each job or minion. It draws what the runner returns; programs
+get that unchanged. Pure: the time is the page's.
 """
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +12,7 @@ from saltext.jobs.core.display.command import published_words
 from saltext.jobs.core.display.facts import reasons
 from saltext.jobs.core.display.page import Column, Page, Row, Table
 from saltext.jobs.core.display.text import counted, target
+from saltext.jobs.core.ids import jid_time
 
 #: Most lines of names.
 _NAMES = 3
@@ -74,7 +73,7 @@ def search(found: Mapping[str, Any], page: Page) -> None:
     failed, missing = (sum(1 for job in jobs if job[name]) for name in ("Failed", "Missing"))
     many = f"{counted(len(jobs), 'job')}, newest first: {failed:,} with failures"
     page.line(f"{many}, {missing:,} with minions that have not returned" if jobs else "No job was found.")
-    page.table(_FOUND, [{**job, "begun": _begun(job["JID"], page)} for job in jobs], len(jobs))
+    page.table(_FOUND, [{**job, "begun": jid_time(job["JID"], page.jid_tz)} for job in jobs], len(jobs))
     if found.get("next"):
         page.line(f"There are more: search on with after={found['next']}")
     if jobs:
@@ -82,20 +81,20 @@ def search(found: Mapping[str, Any], page: Page) -> None:
 
 
 def outcome(found: Mapping[str, Any], page: Page) -> None:
-    """Show ``job_cache.outcome``: the counts, the minions that are missing or owed it, and those that failed, by reason."""
+    """Show ``job_cache.outcome``: the counts, the minions that are missing or queued, and those that failed, by reason."""
     page.line(f"{found['jid']}  {_command(found)} on {_target(found)}, by {found['user']}", "  ", 4)
     owed, missing = found["owed"], found["missing"]
     page.line(
         f"{counted(found['minions'], 'minion')}: {found['returned']:,} returned, {found['failed']:,} of them failed; "
-        f"{len(missing):,} missing, {'-' if owed is None else format(len(owed), ',')} owed it"
+        f"{len(missing):,} missing, {'-' if owed is None else format(len(owed), ',')} queued"
     )
     if missing:
         page.names(f"missing, {len(missing):,}:", missing, _NAMES)
     for state in sorted(set(owed.values())) if owed else ():
         names = [minion for minion, its in owed.items() if its == state]
-        page.names(f"owed ({state}), {len(names):,}:", names, _NAMES)
+        page.names(f"queued ({state}), {len(names):,}:", names, _NAMES)
     if owed is None:
-        page.line("Which minions are owed it is not known: the retry queue cannot be read.")
+        page.line("Which minions are queued is not known: the retry queue cannot be read.")
     reasons(found["groups"], page)
     steps = ("job_retry.list jid=", "jobs.lookup_jid") if owed else ("jobs.lookup_jid ", "job_cache.search")
     page.next(f"{steps[0]}{found['jid']}", steps[1])
@@ -122,11 +121,3 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
     rows.sort(key=lambda row: (_LAST.rank(row["last"]), row["at"] or 0.0, row["minion"]))
     page.listing(_LAST, rows)
     page.next("job_cache.outcome JID", "job_retry.list")
-
-
-def _begun(jid: str, page: Page) -> float | None:
-    """Return when a job was published, in Unix time, as its jid tells; None if it does not."""
-    try:
-        return datetime.datetime.strptime(jid, "%Y%m%d%H%M%S%f").replace(tzinfo=page.jid_tz).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None

@@ -255,11 +255,7 @@ def driver_options(driver, servers, folder, request_tag):
     """
     own = {"cachedir": f"{folder}/cache", **masters_key(folder), "extension_modules": f"{folder}/ext"}
     os.makedirs(own["cachedir"])
-    if driver == "localfs":
-        return {**own, "cache": "localfs"}
-    if driver == "mmap_cache":
-        return {**own, "cache": driver, "mmap_cache_size": 2000}
-    if driver == "sqlite":
+    if driver in ("localfs", "sqlite"):
         return {**own, "cache": driver}
     if driver == "postgresql":
         return {**own, **servers(driver).make_database(f"t{request_tag}")}
@@ -273,7 +269,7 @@ def driver_options(driver, servers, folder, request_tag):
     return {**own, **options}
 
 
-DRIVERS = ("localfs", "mmap_cache", "sqlite", "postgresql", "redis", "mysql", "etcd")
+DRIVERS = ("localfs", "sqlite", "postgresql", "redis", "mysql", "etcd")
 SERVERS = {"postgresql": postgresql_server, "redis": redis_server, "mysql": mysql_server, "etcd": etcd_server}
 
 

@@ -10,21 +10,15 @@ import pytest
 
 from docs import kept
 from saltext.jobs.core import compat
-from saltext.jobs.core.sqlite.database import close_below
 from tests.functional.cache_servers import databases_given_back
 from tests.waiting import comes_true
 
 
 @pytest.fixture(autouse=True)
-def databases_of_this_test(request):
-    """
-    The next test gets the databases that were made for this one, and files below the test's folder are closed. What was made
-    for a whole file stays.
-    """
+def databases_of_this_test():
+    """The next test gets the databases that were made for this one. What was made for a whole file stays."""
     with databases_given_back():
         yield
-    if "tmp_path" in request.node.funcargs:
-        close_below(str(request.node.funcargs["tmp_path"]))
 
 
 @pytest.fixture(scope="session")

@@ -15,20 +15,22 @@ from tests.waiting import stretched
 ROOT = __file__.rsplit("/tests/", 1)[0]
 #: What is typed after ``python -m benchmarks.`` or, where it is code, after ``python -c``; and how its last line begins.
 BENCHMARKS = [
-    ("from benchmarks.batch import whole_run; print(whole_run(50, 10))", "[("),
-    ("from benchmarks.batch import per_return; print(per_return(50, 3, 50))", "(("),
-    ("from benchmarks.batch import per_unrelated_event; print(per_unrelated_event(2, 10, 3, 3))", "("),
+    (
+        "from benchmarks.batch import per_return, per_unrelated_event, whole_run; "
+        "print(whole_run(50, 10), per_return(50, 3, 50), per_unrelated_event(2, 10, 3, 3))",
+        "[(",
+    ),
     ("batch_live 100 20", "100 minions at 20"),
     ("job_cache --jobs 20 --returns 10 --drivers localfs", "| files and"),
     ("job_cache_sizes --sizes 20 --columns ours,sqlite", "wait in the slowest"),
     ("job_cache_wide --minions 5,60 --hour 10 --width 60 --rounds 1", "search by minion after"),
     ("job_cache_workers --workers 2 --rounds 1 --jobs 20 --seconds 0.2", "| 2 workers: memory"),
     ("job_cache_servers --jobs 20 --columns sqlite,postgresql", "| removal of"),
-    ("log --records 50", "reading"),
     ("site --records 20", "A sync of this disk alone takes"),
     ("recorder --returns 50 --outage 1", ""),
     ("job_once --jobs 5", "a job that is refused"),
     ("salt_run --pairs 1", "memory"),
+    ("fleet.plain --minions 10 --jobs 1 --rounds 1 --kinds sqlite", "| sqlite"),
     ("retry return --minions 5 --jobs 1 --within 1", "  whole"),
     ("retry missing --minions 5", "  only storing"),
     ("retry foreign", "an event"),

@@ -233,12 +233,6 @@ def test_the_package_requires_salt_and_nothing_else(wheel):
     assert {"redis", "tests", "docs"} <= set(metadata(wheel).get_all("Provides-Extra"))
 
 
-def test_the_wheel_leaves_room_for_other_extensions(wheel):
-    # saltext is a namespace that many distributions share: a module of that name would hide the others.
-    with zipfile.ZipFile(wheel) as archive:
-        assert "saltext/__init__.py" not in archive.namelist()
-
-
 def modules():
     """``<kind>/<module>`` of every module that is for Salt's loader."""
     return [f"{kind}/{path.stem}" for kind in module_dirs() for path in (CHECKOUT / kind).glob("[!_]*.py")]

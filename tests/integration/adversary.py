@@ -2,8 +2,8 @@
 An accepted minion that has turned: ``adversary.py CONFIG JIDS SECONDS SEED``.
 
 With the keys of the minion whose configuration that is, it sends the master every command that it takes from a minion, as
-fast as the master answers, with crafted and random fields. The file JIDS has the jids of jobs that it would like to disturb.
-At its end it prints what it has sent.
+fast as the master answers, with crafted and random fields: each command once, however long that takes. The file JIDS has the
+jids of jobs that it would like to disturb. At its end it prints what it has sent.
 
 Things that Salt itself lets a minion do are left out: to store returns of others, as a syndic does, or on Salt 3008 a minion
 with resources; and to remove its own key from the master.
@@ -74,15 +74,13 @@ ODD = (
 
 
 class Adversary:
-    """
-    :param jids: jids of jobs that are worth disturbing, read again now and then.
-    """
+    """:param jids: jids of jobs that are worth disturbing, read again now and then."""
 
     def __init__(self, own: str, jids: pathlib.Path, seed: int) -> None:
         self.own, self._file, self.random = own, jids, random.Random(seed)
         self._jids: list[str] = []
         #: What it tries first: each command once.
-        self._untried = self.random.sample(list(COMMANDS), len(COMMANDS))
+        self.untried = self.random.sample(list(COMMANDS), len(COMMANDS))
 
     def look(self):
         """Learn of new jobs, as a minion does that sees publishes."""
@@ -136,7 +134,7 @@ class Adversary:
                 ],
                 *[f"salt/batch/{jid}/{kind}" for kind in ("stop", "new", "complete", "halted", "paused", "recover")],
                 *[f"salt/job_retry/{minion}/{jid}/{kind}" for kind in ("done", "cancelled")],
-                *[f"saltext/jobs/{engine}/wake", f"saltext/jobs/{engine}/beat/{self.random.randrange(10**5)}"],
+                f"saltext/jobs/{engine}/beat/{self.random.randrange(10**5)}",
                 *[
                     f"syndic/job/{jid}/ret/{minion}",
                     f"salt/run/{jid}/ret",
@@ -150,7 +148,7 @@ class Adversary:
         return {"tag": tag, "data": data}
 
     def request(self):
-        command = self._untried.pop() if self._untried else self.random.choices(list(COMMANDS), COMMANDS.values())[0]
+        command = self.untried.pop() if self.untried else self.random.choices(list(COMMANDS), COMMANDS.values())[0]
         load = {"cmd": command, "id": self.own}
         if command == "_minion_event":
             return {**load, "events": [self.event() for _ in range(BURST)], "pretag": None}
@@ -181,11 +179,11 @@ def main() -> None:
     opts["master_uri"] = f"tcp://127.0.0.1:{opts['master_port']}"
     adversary, sent = Adversary(opts["id"], pathlib.Path(jids), int(seed)), collections.Counter()
     end = time.monotonic() + float(seconds)
-    while time.monotonic() < end:
+    while adversary.untried or time.monotonic() < end:
         with salt.channel.client.ReqChannel.factory(opts) as channel:
             token = channel.auth.gen_token(b"salt")
             for _ in range(500):
-                if time.monotonic() >= end:
+                if time.monotonic() >= end and not adversary.untried:
                     break
                 if not sum(sent.values()) % 50:
                     adversary.look()

@@ -61,6 +61,11 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
+def log_of(daemon):
+    """What a daemon has logged so far."""
+    return pathlib.Path(daemon.config["log_file"]).read_text(encoding="utf-8", errors="replace")
+
+
 def _patient(options):
     return {name: lasting(value) if name in _TIMEOUTS else value for name, value in options.items()}
 

@@ -85,14 +85,6 @@ def outlived(asked):
         return None
 
 
-def freeze_daemon(daemon):
-    """Have a daemon stand still with all its processes, and return their ids for ``thaw``."""
-    freeze(daemon.pid)  # it makes no more children then
-    pids = [daemon.pid, *(child.pid for child in psutil.Process(daemon.pid).children(recursive=True))]
-    freeze(*pids)
-    return pids
-
-
 def send_as(minion, command, **load):
     """Send the master anything, as an accepted minion can."""
     config = {**minion.config, "master_uri": f"tcp://127.0.0.1:{minion.config['master_port']}"}

@@ -9,7 +9,7 @@ import sys
 
 from tests.integration import warm
 from tests.integration.conftest import COMMAND
-from tests.waiting import stretched
+from tests.waiting import SOON, stretched
 
 #: Where Salt's commands are.
 _FOLDER = os.path.dirname(sys.executable)
@@ -28,6 +28,8 @@ def at_prompt(line, config_dir):
     path = os.pathsep.join([_FOLDER, os.environ["PATH"]])
     environment = {**os.environ, "SALT_CONFIG_DIR": str(config_dir), "PATH": path, "COLUMNS": "80"}
     if words := _words_of(line):
+        if words[0] == "salt":  # else it waits for as long as the master's configuration says
+            words.insert(1, f"--timeout={stretched(SOON)}")
         status, printed = warm.typed([os.path.join(_FOLDER, words[0]), *words[1:]], environment, stretched(COMMAND))
         # Salt 3008 complains of objects of its own that are unclosed when a command ends: no page shows that.
         kept = [part for part in printed.splitlines(keepends=True) if not part.startswith("unclosed ")]

@@ -134,6 +134,37 @@ def ended(master, jid):
     return {minion: outcome.value for minion, outcome in batch.outcomes.items()}
 
 
+def takes_over(masters, desks, minions, away, folder):
+    """
+    Kill the leader of two masters in the middle of a batch, while jobs of both are owed to a minion. The other one goes on,
+    and nothing runs twice.
+
+    :param away: the minion that gets its jobs when it is back.
+    """
+    (one, two), here = masters, [name for name in minions if name != away]
+    assert desks[1].run("batch.doctor")["returns_proven"] is True
+    kill(minions[away])
+    owed = [desk.publish("cmd.run", f"echo x >> {folder / str(n)}", tgt=away) for n, desk in enumerate(desks)]
+    for jid in owed:
+        desks[1].await_state(away, jid, "pending")
+    trace = folder / "trace"
+    jid = start(desks[1], trace, here)
+    has_begun(trace, 1)
+    assert desks[1].run("batch.status", jid)["state"] == "running"
+    late = desks[0].publish("cmd.run", f"echo x >> {folder / 'late'}", tgt=away)
+    kill(one)
+    await_leader(two, two)
+    assert ended(two, jid) == dict.fromkeys(here, "completed")
+    assert lines(trace) == len(here)
+    assert desks[1].run("batch.doctor")["returns_proven"] is True
+    minions[away].get_check_events = list  # it would wait for those on the bus of the dead one
+    minions[away].start()
+    for each in (*owed, late):
+        desks[1].await_return(away, each)
+    wait_for(lambda: not desks[1].queue(), what="the queue is empty")
+    assert [lines(folder / name) for name in ("0", "1", "late")] == [1, 1, 1]
+
+
 def standing_by(desk, engine):
     masters = desk.run("batch.masters")["engines"].get(engine, {"masters": {}})["masters"]
     return [name for name, told in masters.items() if told["state"] == "stands by"]

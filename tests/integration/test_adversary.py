@@ -1,12 +1,11 @@
 """
 A hostile minion against a master with all three engines: it controls nothing, delays no other and fills nothing.
 
-For as long as SALTEXT_JOBS_ADVERSARY says, in seconds; by default for half a minute.
+For as long as SALTEXT_JOBS_ADVERSARY says, in seconds; by default for a quarter of a minute.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pathlib
@@ -22,13 +21,13 @@ from saltfactories.utils import random_string
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.lines import LONGEST
 from tests.integration.adversary import COMMANDS
-from tests.integration.conftest import ask_runner, look_at, make_master, make_minion, minions, salt_cli
+from tests.integration.conftest import ask_runner, log_of, look_at, make_master, make_minion, minions, salt_cli
 from tests.integration.faults import CountedJob
 from tests.waiting import load, wait_for
 
 pytestmark = pytest.mark.slow
 
-SECONDS = float(os.environ.get("SALTEXT_JOBS_ADVERSARY", "30"))
+SECONDS = float(os.environ.get("SALTEXT_JOBS_ADVERSARY", "15"))
 #: Processes that attack at a time.
 ATTACKERS = 2
 GENUINE = ("g1", "g2")
@@ -99,15 +98,9 @@ def attack(master, tmp_path):
 
 
 def engine_processes(master):
-    """The process of each engine: the one that holds its lock."""
-    found = {}
-    for process in psutil.Process(master.pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            for held in process.open_files():
-                path = pathlib.Path(held.path)
-                if path.parent.name in ENGINES and path.parent.parent.name == "saltext_jobs" and path.name == "lock":
-                    found[path.parent.name] = process
-    return found
+    """The process of each engine that runs."""
+    found = {name: requests.process_of(master.config, name) for name in ENGINES}
+    return {name: psutil.Process(process.pid) for name, process in found.items() if process}
 
 
 def answer_time(opts, engine, request):
@@ -119,12 +112,8 @@ def answer_time(opts, engine, request):
 
 def lines_of_ours(master):
     """Lines above INFO that this extension has written into the master's log."""
-    with open(master.config["log_file"], encoding="utf-8", errors="replace") as log:
-        return [
-            line
-            for line in log
-            if "saltext.jobs" in line and ("[WARNING" in line or "[ERROR" in line or "[CRIT" in line)
-        ]
+    above = ("[WARNING", "[ERROR", "[CRIT")
+    return [line for line in log_of(master).splitlines() if "saltext.jobs" in line and any(map(line.count, above))]
 
 
 def test_a_hostile_accepted_minion_controls_nothing_and_delays_no_other(master, recorded, tmp_path, attack, capsys):

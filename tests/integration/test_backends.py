@@ -20,7 +20,7 @@ from _pytest.outcomes import Skipped
 from tests.integration import backends
 from tests.integration.api import Denied, Python
 from tests.integration.backends import SECRET
-from tests.integration.conftest import make_master, make_minion, minions, salt_cli
+from tests.integration.conftest import log_of, make_master, make_minion, minions, salt_cli
 from tests.integration.job_retry.desk import OPTIONS, TIMES, Desk
 from tests.missing import missing
 from tests.waiting import wait_for
@@ -247,7 +247,7 @@ def outcome(site, tmp_path_factory):
     )
     kept = everything_in(pathlib.Path(site.daemon.config["cachedir"]))
     site.take_rights_away()
-    log = pathlib.Path(site.daemon.config["log_file"]).read_text(encoding="utf-8", errors="replace")
+    log = log_of(site.daemon)
     with make_minion(site.daemon, AWAY).started():
         final = ("dead", "held", "expired")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -17,6 +18,7 @@ from benchmarks.fleet.crowd import Handle
 from benchmarks.fleet.script import Script
 from saltext.jobs.core import compat
 from tests.integration.conftest import COMMAND, make_master, minions, salt_cli, salt_run
+from tests.missing import missing
 from tests.waiting import stretched, wait_for
 
 pytestmark = pytest.mark.story
@@ -153,6 +155,19 @@ class TestAFinishedJob:
         assert job["Arguments"] == ["of a runner"]
         assert job["Target"] == f"{master.config['id']}"
         assert list(run("jobs.list_job", max(jobs))["Result"]) == [master.config["id"]]
+
+    def test_a_job_of_salt_ssh_is_listed_with_those_who_answered(self, master, fleet, run, tmp_path):
+        if shutil.which("ssh") is None:
+            missing("ssh is not installed")
+        roster = tmp_path / "roster"
+        # Nothing listens on this port: an unreachable box is an answer too.
+        roster.write_text("box:\n  host: 127.0.0.1\n  port: 1\n  user: nobody\n", encoding="utf-8")
+        typed(master, "salt_ssh", "--roster-file", str(roster), "-i", "--no-host-keys", "*", "test.echo", "over ssh")
+        jobs = run("jobs.list_jobs", "search_function=test.echo", "search_target=*")
+        job = run("jobs.list_job", max(jobs))
+        assert (job["Target"], job["Arguments"], job["Target-type"]) == ("*", ["over ssh"], "glob")
+        assert list(job["Result"]) == ["box"]
+        assert job["Minions"] == ["box"], "not those whose keys are accepted"
 
 
 def test_jobs_are_removed_when_their_time_is_over(salt_factories):

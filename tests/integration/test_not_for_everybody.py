@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import pathlib
-import threading
 
 import pytest
-import salt.utils.event
 
 from tests.integration.api import SECRET, Api, fronts, salt_api
 from tests.integration.conftest import ask_runner, finished, look_at, make_master, make_minion
-from tests.waiting import SOON, stretched, wait_for
+from tests.integration.job_retry.desk import Ear
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.story
 
@@ -64,38 +63,9 @@ def api(master):
     return Api(master, "rest_cherrypy").call
 
 
-class Stream:
-    """All that is on the event bus while the block runs: what every login reads."""
-
-    def __init__(self, master):
-        self._opts, self._heard, self._done = dict(master.config), [], threading.Event()
-        self._ready, self._thread = threading.Event(), threading.Thread(target=self._listen, daemon=True)
-
-    def __enter__(self):
-        self._thread.start()
-        assert self._ready.wait(stretched(SOON))
-        return self
-
-    def __exit__(self, *_):
-        self._done.set()
-        self._thread.join()
-
-    @property
-    def text(self):
-        return "\n".join(self._heard)
-
-    def _listen(self):
-        with salt.utils.event.get_master_event(self._opts, self._opts["sock_dir"], listen=True) as bus:
-            self._ready.set()
-            while not self._done.is_set():
-                event = bus.get_event(wait=0.5, full=True, auto_reconnect=True)
-                if event:
-                    self._heard.append(json.dumps([event["tag"], event["data"]], default=repr))
-
-
 @pytest.fixture
 def stream(master):
-    with Stream(master) as heard:
+    with Ear(master) as heard:
         yield heard
 
 

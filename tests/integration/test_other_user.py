@@ -11,6 +11,7 @@ import pytest
 
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from tests.found import said
 from tests.integration.conftest import finished, make_master, make_minion, salt_cli
 from tests.integration.other_user import AS_ROOT, OWNER, Master, Minion, give
 from tests.missing import missing
@@ -78,7 +79,7 @@ def test_all_files_of_a_master_of_another_user_belong_to_that_user_whoever_made_
     assert "delivered" in typed(master, "job_recorder.stats")
     assert of_others(master) == []
     for runner in ("batch", "job_retry", "job_cache", "job_recorder"):
-        told = look(f"{runner}.doctor")["findings"]
+        told = said(look(f"{runner}.doctor"))
         assert not [finding for finding in told if "belong" in finding or "chmod" in finding], told
 
     parked = look("batch.start", "there", "test.arg", "start_at=+1d")["jid"]

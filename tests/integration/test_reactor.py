@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import pathlib
-import threading
-from typing import ClassVar
 
 import pytest
 import salt.utils.event
 
 import saltext.jobs.reactor
-from tests.integration.conftest import finished, make_master, minions, salt_run
+from tests.integration.conftest import finished, log_of, make_master, minions, salt_run
 from tests.waiting import SOON, Deadline, wait_for
 
 FOLDER = pathlib.Path(saltext.jobs.reactor.__path__[0])
@@ -20,54 +17,16 @@ JID = "20260516101112131415"
 #: Other limits in copies of the files, so that a test does not use up what another one needs.
 LIMITS = {
     "start_batch.sls": ("(10, 3600)", "(8, 3600)"),
-    "notify.sls": ("(3, 3600)", "(50, 3600)"),
 }
 
 HOSTILE = [
-    "{{ 7 * 7 }}",
-    "{% raw %}",
-    "x\n- fun: cmd.run",
-    "x: {a: b}",
-    "'; rm -rf /",
-    "!!python/object/apply:os.system [id]",
-    "*\n",
-    "&a *a",
-    "a b",
-    "../../etc",
-    "",
-    None,
-    7,
-    ["*"],
-    {"a": "b"},
-    "x" * 5000,
-    "\u0000",
+    *("{{ 7 * 7 }}", "{% raw %}", "x\n- fun: cmd.run", "x: {a: b}", "'; rm -rf /", "*\n", "&a *a", "a b", "../../etc"),
+    *("!!python/object/apply:os.system [id]", "", None, 7, ["*"], {"a": "b"}, "x" * 5000, "\u0000"),
 ]
 
 
-class Chat(http.server.BaseHTTPRequestHandler):
-    """Takes what is posted to it."""
-
-    told: ClassVar = []
-
-    def do_POST(self):
-        self.told.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *args):
-        pass
-
-
 @pytest.fixture(scope="module")
-def chat():
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Chat) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def master(salt_factories, chat, tmp_path_factory):
+def master(salt_factories, tmp_path_factory):
     files = tmp_path_factory.mktemp("reactor")
     for name, (before, after) in LIMITS.items():
         text = (FOLDER / name).read_text(encoding="utf-8")
@@ -78,15 +37,8 @@ def master(salt_factories, chat, tmp_path_factory):
         reactor=[
             {"operations/batch": [str(files / "start_batch.sls")]},
             {"operations/resume/*": [str(FOLDER / "resume_batch.sls")]},
-            {"salt/batch/*/halted": [str(files / "notify.sls")]},
-            {"salt/job_retry/*/*/dead": [str(files / "notify.sls")]},
         ],
         saltext_jobs_start_batch={"test.sleep": {"length": 1}, "test.version": {}},
-        saltext_jobs_notify={
-            "fun": "http.query",
-            "kwarg": {"url": f"http://127.0.0.1:{chat.server_port}/", "method": "POST"},
-            "text": "data",
-        },
     )
     with daemon.started(), minions(daemon, "r1"):
         yield daemon
@@ -177,38 +129,7 @@ def test_two_hundred_events_at_once_start_no_more_batches_than_the_limit_says(bu
         pass
     batches = look("batch.list", limit=1000)
     assert 1 <= len(batches) <= 8, batches
-    log = pathlib.Path(master.config["log_file"]).read_text(encoding="utf-8")
-    assert log.count("events ask for start_batch more often") == 1
-
-
-# -- notify -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_halted_batch_and_a_dead_job_are_reported_through_the_operators_function(bus):
-    bus.fire(f"salt/batch/{JID}/halted", {"halted_reason": "max_failures", "total": 9, "completed": 4, "failed": 3})
-    (call,) = bus.called("http.query")
-    assert kwargs_of(call)["data"] == f"Batch {JID} was halted: max_failures. total 9, completed 4, failed 3"
-    bus.fire(f"salt/job_retry/r1/{JID}/dead", {"reason": "attempts"})
-    (call,) = bus.called("http.query")
-    assert kwargs_of(call)["data"] == f"Job {JID} for r1 was given up: attempts"
-    wait_for(lambda: len(Chat.told) >= 2, what="both are told")
-    assert sorted(Chat.told) == [
-        f"Batch {JID} was halted: max_failures. total 9, completed 4, failed 3",
-        f"Job {JID} for r1 was given up: attempts",
-    ]
-
-
-def test_a_hostile_notice_is_shown_in_plain_characters_and_one_with_another_tag_is_not_told(bus):
-    for value in HOSTILE:
-        bus.fire(f"salt/batch/{JID}/halted", {"halted_reason": value, "total": value, "failed": value})
-    for call in bus.called("http.query", count=len(HOSTILE)):
-        assert not set(kwargs_of(call)["data"]) & set("{}%$'\"`\n;!&*\\|<>#\0")
-        assert len(kwargs_of(call)["data"]) < 400
-    bus.fire("salt/batch/{{ 7 * 7 }}/halted", {"halted_reason": "x"})
-    bus.fire("salt/job_retry/r1/../dead", {"reason": "x"})
-    bus.fire(f"salt/job_retry/last/{JID}/dead", {"reason": "x"})
-    (call,) = bus.called("http.query")
-    assert "last" in kwargs_of(call)["data"]
+    assert log_of(master).count("events ask for start_batch more often") == 1
 
 
 # -- resume_batch -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tests import sessions
 from tests.integration.api import fronts, salt_api
 from tests.integration.conftest import make_master, make_minion
 from tests.integration.prompt import at_prompt
-from tests.waiting import stretched, wait_for
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +93,7 @@ class Fleet:
             self._third.close()
         elif setting == "test.version has run twice":
             for _ in range(2):
-                at_prompt(f"salt -t {stretched(30)} '*' test.version", self._master.config_dir)
+                at_prompt("salt '*' test.version", self._master.config_dir)
         elif not self._minions[-1].is_running():
             self._third.enter_context(self._minions[-1].started())
 
@@ -118,8 +118,6 @@ def here(master):
         "https://master:8000": f"http://127.0.0.1:{master.config['rest_cherrypy']['port']}",
         "eauth=pam": "eauth=sharedsecret",
         "by root": f"by {getpass.getuser()}",
-        # Salt begins a batch of its own with the minions that have answered by then.
-        "salt --async -b": f"salt -t {stretched(30)} --async -b",
     }
 
 

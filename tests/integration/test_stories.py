@@ -17,10 +17,11 @@ import time
 
 import psutil
 import pytest
+from salt.payload import loads
 
 import saltext.jobs.reactor
 from saltext.jobs.core.engine import requests
-from tests.integration.conftest import ask_runner, finished, make_master, minions, salt_cli
+from tests.integration.conftest import ask_runner, finished, log_of, make_master, minions, salt_cli
 from tests.integration.faults import CountedJob
 from tests.private import not_private
 from tests.waiting import SOON, stretched, wait_for
@@ -64,10 +65,6 @@ def salt(master, fleet):
     return lambda *args: salt_cli(master, *args)
 
 
-def log_of(daemon):
-    return pathlib.Path(daemon.config["log_file"]).read_text(errors="replace")
-
-
 def lines_of(daemon, level, engine):
     """The log's lines of a level about one of our engines."""
     return [line for line in log_of(daemon).splitlines() if f"[{level}" in line and f"The {engine} engine" in line]
@@ -106,6 +103,13 @@ def on_a_terminal(master, *words, columns):
         is_open.clear()
         os.close(theirs)
         os.close(ours)
+
+
+def test_the_engines_of_a_fresh_master_warn_of_nothing(master, salt, look):
+    assert salt("s1", "test.version").data
+    wait_for(lambda: look("job_recorder.stats")["returners"]["rawfile_json"]["delivered"], what="it is recorded")
+    warned = re.compile(r"\[(WARNING|ERROR|CRITICAL) *\]\[Engine\(")
+    assert [line for line in log_of(master).splitlines() if warned.search(line)] == []
 
 
 def queue(look, jid):
@@ -170,21 +174,33 @@ def test_a_minion_that_was_away_gets_its_job_under_the_same_jid_when_it_is_back(
     jid = re.search(r"\d{20}", salt("*", "--async", "cmd.run", "echo made it").stdout)[0]
     (entry,) = wait_for(lambda: queue(look, jid), what=f"{absent} is queued")
     assert {"minion", "jid", "fun", "state", "attempts", "queued_at", "expires_at"} <= set(entry)
-    assert (entry["minion"], entry["fun"]) == (absent, "cmd.run")
+    assert (entry["minion"], entry["fun"], "arg" in entry) == (absent, "cmd.run", False)
+    assert look("job_retry.show", absent, jid)["arg"] == ["echo made it"]
     wait_for(lambda: sorted(returned(jid)) == present, what="the others have returned")
     fleet[absent].start()
     wait_for(lambda: absent in returned(jid), what=f"{absent} has returned")
     assert run("jobs.lookup_jid", jid) == dict.fromkeys(MINIONS, "made it")
     wait_for(lambda: not queue(look, jid), what="the queue is empty")
+    done = look("job_retry.show", absent, jid)
+    assert (done["state"], done["attempts"]) == ("done", 1)
+    assert done["queued_at"] < done["last_sent_at"] <= done["ended_at"]
+    job = look("jobs.list_job", jid)
+    assert (job["Target"], job["Target-type"], sorted(job["Minions"])) == ("*", "glob", sorted(MINIONS))
 
 
 def test_a_killed_batch_leaves_no_process_and_starts_none(run, look, fleet):
     jid = run("batch.start", "*", "cmd.run", "sleep 600", "batch=3")["jid"]
     running = wait_for(lambda: len(found := processes_of(fleet, jid)) == 3 and found, what="three minions run the job")
+    # On one of them it ends a moment before the kill, and leaves neither a return nor a record.
+    ended = next(iter(running))
+    proc = pathlib.Path(fleet[ended].config["cachedir"]) / "proc" / jid
+    os.kill(loads(proc.read_bytes())["pid"], signal.SIGKILL)
+    running[ended].kill()
     run("batch.stop", jid, "kill=True")
     wait_for(lambda: not any(process.is_running() for process in running.values()), what="the processes are gone")
     final = finished(look, jid)
-    assert (final["state"], final["halted"], final["killed"], final["survivors"]) == ("halted", True, 3, [])
+    assert (final["state"], final["halted"], final["killed"], final["survivors"]) == ("halted", True, 2, [])
+    assert run("batch.minions", jid)[ended]["state"] == "lost", "nobody has killed it there"
     assert not processes_of(fleet, jid)
 
 

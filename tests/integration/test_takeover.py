@@ -19,6 +19,7 @@ from tests.integration.several import (
     share_disk,
     share_keys,
     start,
+    takes_over,
     there,
 )
 from tests.waiting import wait_for
@@ -40,31 +41,10 @@ def masters(salt_factories, cache_servers, tmp_path):
 @pytest.mark.story
 @in_a_cluster
 def test_a_cluster_goes_on_when_the_leading_master_dies(masters, tmp_path):
-    one, two = masters
     desks = [Desk(master, alone=False) for master in masters]
     try:
-        with there(MINIONS, two, *desks, master=two.config["interface"]) as minions:
-            assert desks[1].run("batch.doctor")["returns_proven"] is True
-            kill(minions["take2"])
-            owed = [
-                desk.publish("cmd.run", f"echo x >> {tmp_path / str(n)}", tgt="take2") for n, desk in enumerate(desks)
-            ]
-            for jid in owed:
-                desks[1].await_state("take2", jid, "pending")
-            trace = tmp_path / "trace"
-            jid = start(desks[1], trace, MINIONS[:2])
-            has_begun(trace, 1)
-            late = desks[0].publish("cmd.run", f"echo x >> {tmp_path / 'late'}", tgt="take2")
-            kill(one)
-            await_leader(two, two)
-            assert ended(two, jid) == dict.fromkeys(MINIONS[:2], "completed")
-            assert lines(trace) == 2
-            assert desks[1].run("batch.doctor")["returns_proven"] is True
-            minions["take2"].start()
-            for each in (*owed, late):
-                desks[1].await_return("take2", each)
-            wait_for(lambda: not desks[1].queue(), what="the queue is empty")
-            assert [lines(tmp_path / name) for name in ("0", "1", "late")] == [1, 1, 1]
+        with there(MINIONS, masters[1], *desks, master=masters[1].config["interface"]) as minions:
+            takes_over(masters, desks, minions, "take2", tmp_path)
     finally:
         for desk in desks:
             desk.close()

@@ -13,14 +13,13 @@ import json
 import pathlib
 import re
 import shutil
-import urllib.request
 
 import pytest
 import salt.config
 
 from saltext.jobs.core import compat
 from tests.integration.api import FRONTS, SECRET, Api, Denied, Python, access_lists, fronts, salt_api
-from tests.integration.conftest import COMMAND, ask_runner, finished, look_at, make_master, minions, salt_cli
+from tests.integration.conftest import ask_runner, finished, look_at, make_master, minions, salt_cli
 from tests.user import USER
 from tests.waiting import stretched, wait_for
 
@@ -314,30 +313,6 @@ def test_a_runner_function_of_a_check_has_the_rights_of_the_batch_s_user(api, lo
 
 
 # -- what a batch does there -----------------------------------------------------------------------------------------
-
-
-def tags_of(front, user):
-    """Yield the tags of the event stream."""
-    request = urllib.request.Request(f"{front.url}/events", headers={"X-Auth-Token": front.log_in(user)})
-    with urllib.request.urlopen(request, timeout=stretched(COMMAND)) as stream:
-        for line in stream:
-            if line.startswith(b"tag: "):
-                yield line[5:].decode().strip()
-
-
-def test_a_batch_is_started_and_watched_over_the_api_and_shows_its_user(front, api, run):
-    stream = tags_of(front, "boss")
-    next(stream)  # the stream is open
-    jid = api("batch.start", "a[12]", "test.sleep", user="boss", batch="1", kwarg={"length": 1})["return"]["jid"]
-    seen = set()
-    for tag in stream:
-        seen |= {tag} if tag.startswith(f"salt/batch/{jid}/") else set()
-        if tag == f"salt/batch/{jid}/complete":
-            break
-    assert {f"salt/batch/{jid}/new", f"salt/batch/{jid}/progress"} <= seen
-    status = finished(lambda verb, jid: api(verb, jid, user="watcher")["return"], jid)
-    assert (status["user"], status["completed"], status["success"]) == ("boss", 2, True)
-    assert run("jobs.list_job", jid)["User"] == "boss"
 
 
 def orchestration_in(page):

@@ -23,6 +23,7 @@ import tempfile
 import time
 
 from tests.mutants.table import MUTANTS, Mutant
+from tests.waiting import stretched
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 #: Where a copy has the folders under the name that they are installed as.
@@ -59,7 +60,7 @@ def python(where: pathlib.Path, *arguments: str) -> tuple[int | None, str]:
             command, cwd=where, env=environment, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            status = process.wait(LONGEST)
+            status = process.wait(stretched(LONGEST))
         except subprocess.TimeoutExpired:
             status = None
         with contextlib.suppress(ProcessLookupError):

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import package
+from tests.mutants.table import MUTANTS
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((CHECKOUT / ".github/workflows").glob("*.yml"))
@@ -34,9 +35,6 @@ def jobs():
 
 def steps():
     return [step for _, _, job in jobs() for step in job.get("steps", ())]
-
-
-# -- what makes a release ------------------------------------------------------------------------------------------------
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------
@@ -137,4 +135,10 @@ def test_a_tag_is_released_if_it_is_the_version_of_the_package_and_unreleased_is
     assert (subprocess.run(["bash", "-ec", step["run"]], cwd=tmp_path, env=told, check=False).returncode == 0) is passes
 
 
-# -- issues ------------------------------------------------------------------------------------------------------------
+# -- mutants -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_fault_that_a_test_must_notice_can_still_be_made():
+    assert [each.name for each in MUTANTS if text(each.file).count(each.old) != 1] == [], (
+        "move them: tests/mutants/table.py"
+    )

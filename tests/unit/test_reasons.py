@@ -43,7 +43,7 @@ def test_states_that_were_not_run_since_another_failed_are_counted_alone():
 def test_the_output_of_a_command_of_a_state_is_shown():
     changes = {"pid": 4711, "retcode": 2, "stdout": "reading", "stderr": "E: cannot open /etc/x"}
     found = text_of({"return": state(False, 'Command "x" run', changes=changes)})
-    assert found == 'nginx (pkg.installed in web): Command "x" run E: cannot open /etc/x'
+    assert found == 'nginx (pkg.installed in web): E: cannot open /etc/x\nCommand "x" run'
 
 
 @pytest.mark.parametrize(

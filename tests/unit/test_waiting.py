@@ -24,24 +24,12 @@ class Machine:
         return over
 
 
-@pytest.fixture
-def machine():
-    return Machine()
-
-
-def test_with_nine_processes_for_each_core_the_same_seconds_last_nine_times_as_long(machine):
+def test_with_nine_processes_for_each_core_the_same_seconds_last_nine_times_as_long():
+    machine = Machine()
     deadline = machine.deadline(30)
     machine.busy = 9.0
     assert not machine.pass_by(269, deadline)
     assert machine.pass_by(2, deadline)
-
-
-def test_load_that_begins_during_a_wait_stretches_the_rest_of_it(machine):
-    deadline = machine.deadline(30)
-    machine.pass_by(20, deadline)
-    machine.busy = 4.0
-    assert not machine.pass_by(40, deadline)
-    assert machine.pass_by(1, deadline)
 
 
 def test_a_condition_that_does_not_come_true_fails_with_its_name_and_its_last_error():

@@ -1,9 +1,7 @@
 """
 A world that works against the retry machine: events are lost, forged and late, the engine dies at any effect, the store and
 the job cache fail for a while, minions go down and jobs die, windows open and close, users lose their rights, and operators
-publish further parts, kill, cancel, enqueue and retry.
-
-The world records what really happened, and ``judge`` compares the outcome with that.
+publish further parts, kill, cancel, enqueue and retry. ``judge`` compares the outcome with what really happened.
 """
 
 from __future__ import annotations
@@ -14,10 +12,9 @@ import math
 import random
 import zoneinfo
 
-from saltext.jobs.core.delivery.known import Evidence
-from saltext.jobs.core.delivery.steps import Step
+from saltext.jobs.core.delivery.known import Evidence, Step
 from saltext.jobs.core.engine.requests import asked_at
-from saltext.jobs.core.errors import PublishFailed, SiteAway
+from saltext.jobs.core.errors import NoMinionMatched, PublishFailed, SiteAway
 from saltext.jobs.core.log import records
 from saltext.jobs.core.master import events
 from saltext.jobs.core.retry import facts
@@ -27,7 +24,7 @@ from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.users import TOKEN, Identity
 from tests import many_worlds
 from tests.worlds.truth import Truth
-from tests.worlds.world import World, is_sent
+from tests.worlds.world import Misfortunes, World, is_sent
 
 #: Seconds that the steps take in which a claimed job is published to many minions.
 STEPS = 0.2
@@ -47,26 +44,38 @@ _FAILED = frozenset({State.HELD, State.DEAD})
 USERS = ("ann", "bob")
 
 
-class Adversary(World):
+class Adversary(Misfortunes, World):
     """A world whose misfortunes a seed decides."""
 
-    #: What happens. A kind that is listed twice happens twice as often.
+    LONGEST = 700.0
     KINDS = (
         *(
             "publish",
             "publish",
             "part",
             "backlog",
-            "stop",
+            "stop_minion",
             "start",
             "start",
             "revive",
             "freeze",
-            "die",
+            "unplug",
             "kill",
-            "cancel",
         ),
-        *("forge", "forge", "crash", "die_at", "die_at", "gap", "store", "cache", "urge", "enqueue", "process"),
+        *(
+            "cancel",
+            "forge",
+            "forge",
+            "crash",
+            "die_at",
+            "die_at",
+            "gap",
+            "store",
+            "cache",
+            "urge",
+            "enqueue",
+            "process",
+        ),
         *("revoke", "window_trouble", "retry", "full", "log"),
     )
 
@@ -218,10 +227,8 @@ class Adversary(World):
 
     def fire(self, tag, data):
         """Put an event on the bus, unless it is lost."""
-        if self.shell is not None and self.random.random() < self.lossy:
-            self.later(self.random.uniform(0.1, 6.0), self.notice)  # the missing beat shows the loss
-            return
-        super().fire(tag, data)
+        if self.shell is None or not self.is_lost():
+            super().fire(tag, data)
 
     def reads(self, found):
         self.heard.update((record.jid, record.at) for record in found if isinstance(record, records.Published))
@@ -243,7 +250,8 @@ class Adversary(World):
 
     def begins(self, request):
         """Record what operators want."""
-        do, given = request.do, request.given
+        given = request.request
+        do = given["do"]
         found = self._selected(given, set(State) - ENDED) if do == "cancel" else set()
         self.trying = given if do == "retry" else None
         self.truth.request(found)
@@ -255,9 +263,9 @@ class Adversary(World):
         elif do == "replay":
             self.urged.setdefault(given["minion"], set()).update(self.published)
         elif do == "enqueue":
-            self._is_wanted({(name, given["job"].jid) for name in given["minions"]}, given["wanted_at"])
+            self._is_wanted(self.named_by(request), request.wanted_at)
         elif do == "retry":
-            self._is_wanted(self._selected(given, _FAILED), given["wanted_at"], _FAILED)
+            self._is_wanted(self._selected(given, _FAILED), request.wanted_at, _FAILED)
 
     def _selected(self, given, states):
         """Return the keys of the entries in these states that a request names."""
@@ -359,15 +367,6 @@ class Adversary(World):
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
-    def act(self):
-        """Do one random thing, and let some time pass."""
-        choice = self.random.choice
-        getattr(self, f"do_{choice(self.KINDS)}")()
-        self.run(choice([0.01, 0.2, 1.0, 5.0, 15.0, 60.0, 700.0]) * self.random.random())
-
-    def _some(self):
-        return tuple(name for name in self.minions if self.random.random() < 0.6) or tuple(self.minions)[:1]
-
     def _job(self):
         return self.random.choice(sorted(self.published)) if self.published else None
 
@@ -397,7 +396,7 @@ class Adversary(World):
 
     def do_backlog(self):
         """A minion misses several jobs, and comes back in one of several ways."""
-        name = self.random.choice(sorted(self.minions))
+        name = self._name()
         away, back = self.random.choice([(self.stop, self.start), (self.freeze, self.wake), (self.freeze, self.revive)])
         away(name)
         for _ in range(3):
@@ -405,40 +404,16 @@ class Adversary(World):
             self.run(self.random.uniform(0.0, 20.0))
         back(name)
 
-    def do_stop(self):
-        self.stop(self.random.choice(sorted(self.minions)))
-
     def do_start(self):
-        self.start(self.random.choice(sorted(self.minions)))
+        self.start(self._name())
 
     def do_revive(self):
         """A minion restarts, and its jobs live on."""
-        self.revive(self.random.choice(sorted(self.minions)))
+        self.revive(self._name())
 
-    def do_freeze(self):
-        """A minion is frozen for a while. Then it goes on, or restarts while its jobs live on."""
-        name = self.random.choice(sorted(self.minions))
-        if self.minions[name].up:
-            self.freeze(name)
-            end = self.random.choice([self.wake, self.revive])
-            self.later(
-                self.random.uniform(1, 90), lambda: self.minions[name].late is not None and end(name), engine=False
-            )
-
-    def do_die(self):
-        """A minion loses its connection for a while, and keeps running its jobs."""
-        minion = self.minions[self.random.choice(sorted(self.minions))]
-        if minion.up:
-            minion.up = False
-            self.later(self.random.uniform(1, 90), lambda: setattr(minion, "up", True), engine=False)
-
-    def do_process(self):
-        """The process of a job dies, and nothing is returned."""
-        for name, minion in self.minions.items():
-            for jid in list(minion.running):
-                if self.random.random() < 0.5:
-                    del minion.running[jid]
-                    self.killed.add((name, jid))
+    def ends_a_frost(self):
+        """It goes on, or restarts while its jobs live on."""
+        return self.random.choice([self.wake, self.revive])
 
     def do_kill(self):
         jid = self._job()
@@ -486,12 +461,12 @@ class Adversary(World):
             self.request("retry", minion=None, jid=jid, asker=asker.as_record())
 
     def do_urge(self):
-        self.request("replay", minion=self.random.choice(sorted(self.minions)))
+        self.request("replay", minion=self._name())
 
     def do_forge(self):
         """An accepted minion forges events of others. The docs say what a forged start can do."""
         # Nobody knows a jid before the master makes it.
-        name, jid = self.random.choice(sorted(self.minions)), self._job() or "unpublished"
+        name, jid = self._name(), self._job() or "unpublished"
         forged = f"forged{self.now}"
         lies = [
             lambda: self.truth.forged.add((name, jid)) or self.hear_return(name, jid),
@@ -512,9 +487,6 @@ class Adversary(World):
 
     def do_die_at(self):
         self._die_at = self.random.randint(0, 12)
-
-    def do_gap(self):
-        self.notice()
 
     def do_store(self):
         # An engine whose first place in the log was never stored has to search for all that it has read.
@@ -600,7 +572,7 @@ class CutOff(Adversary):
 
     def do_cut(self):
         """A minion's link is cut while the minion runs jobs, and for a while after. It misses further jobs meanwhile."""
-        name = self.random.choice(sorted(self.minions))
+        name = self._name()
         minion = self.minions[name]
         if not minion.up:
             return
@@ -614,19 +586,13 @@ class CutOff(Adversary):
         if minion.life == life and minion.late is None:
             minion.up = True
 
-    def finish(self, name, jid, life):
-        """A job that no longer runs returns nothing. A killed job that was started again returns."""
-        if jid in self.minions[name].running:
-            self.killed.discard((name, jid))
-            super().finish(name, jid, life)
-
     def do_forbid(self):
         jid = self._job()
         if jid:
             self.forbidden.add(jid)
 
     def do_miss(self):
-        self.miss(self.random.randint(1, 5))
+        self.refuse(self.random.randint(1, 5), NoMinionMatched("nobody"))
 
     def judge(self):
         super().judge()
@@ -713,9 +679,9 @@ class Operators(CutOff):
 
     def begins(self, request):
         super().begins(request)
-        if request.do == "pause":
+        if request.request["do"] == "pause":
             self.paused_at = min(self.now, self.paused_at)
-        elif request.do == "resume":
+        elif request.request["do"] == "resume":
             self.paused_at = math.inf
 
     def boot(self):
@@ -759,7 +725,6 @@ class Operators(CutOff):
         del self.without_key[name]
         if name in self.keyless:
             self.truth.was["keyless"][name] = self.now
-            self.renewed[name] = self.wall()
         self.barred.discard(name)
         self.keyless.discard(name)
         self.start(name)

@@ -1,8 +1,6 @@
 """
-The world with both engines in it: batches hand over to the retry queue what is away, and take it back.
-
-Both have one master, one site, one bus and the same minions. The world records what really happened; of the engines' own
-state it reads what a runner shows.
+The world with both engines in it: batches hand over to the retry queue what is away, and take it back. Both have one
+master, one site, one bus and the same minions. Of their own state the world reads what a runner shows.
 """
 
 from __future__ import annotations
@@ -17,17 +15,14 @@ from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
-from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.returns import Returns
+from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ledger.log import News, Reader
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import BatchSettings
-from tests.worlds.world import LATENCY, Bus, JobCache, Life, Publisher, Worker, World
-
-#: Seconds between two looks of a runner for the answer to its request.
-LOOK = 0.2
+from tests.worlds.world import LATENCY, MAINTENANCE, Bus, JobCache, Life, Publisher, Worker, World
 
 
 class Batches(BatchStore):
@@ -41,8 +36,8 @@ class Batches(BatchStore):
         super().__init__(opts, lease)
         self._written = written
 
-    def write(self, changes, durable=True, cursor=None, answers=None):
-        super().write(changes, durable, cursor, answers)
+    def write(self, changes, durable=True, answers=()):
+        super().write(changes, durable, dict(answers))
         for change in changes:
             self._written(change)
 
@@ -66,8 +61,8 @@ class Permission:
 class Log(Reader):
     """Tells a killed engine nothing."""
 
-    def __init__(self, life, cursor):
-        super().__init__(life.world.site.tables, cursor)
+    def __init__(self, life):
+        super().__init__(life.world.site.tables)
         self._life = life
 
     def read(self):
@@ -75,7 +70,7 @@ class Log(Reader):
 
 
 class BatchPublisher(Publisher):
-    """The publisher of the batch engine, which also kills."""
+    """The publisher of the batch engine."""
 
     async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, **more):
         if question:
@@ -87,10 +82,6 @@ class BatchPublisher(Publisher):
         found = await self._world.take_publish(self._life, jid, names, {}, load, BATCH_MANAGER)
         await self._life.wait(3 * LATENCY)
         return found
-
-    async def kill_job(self, jid, minions, *, kill_jid, gently=False):
-        fun = "saltutil.term_job" if gently else "saltutil.kill_job"
-        return await self.publish(fun, [jid], list(minions), jid=kill_jid, question=True)
 
 
 class Both(World):
@@ -108,6 +99,9 @@ class Both(World):
 
     def buses(self):
         return [self.bus, self.batch_bus]
+
+    def shells(self):
+        return [self.shell, self.batches]
 
     # -- the batch engine ---------------------------------------------------------------------------------------------
 
@@ -127,9 +121,9 @@ class Both(World):
             questions=Questions(life, publisher, self.virtual.steady),
             cache=cache,
             returns=self.returns_from(cache),
-            log=lambda follower, cursor: Log(life, cursor),
+            log=lambda follower: Log(life),
             store=Batches(self.opts, self.batch_lease, self.has_changed),
-            inbox=Inbox(self.opts, BATCH_MANAGER, self.batch_lease),
+            service=Service(self.opts, BATCH_MANAGER, life, self.batch_lease, MAINTENANCE),
             cache_worker=Worker(life, lambda: True),
             disk_worker=self._worker(),
             runner=lambda fun, words, *_: self.call_runner(life, fun, words),
@@ -163,8 +157,8 @@ class Both(World):
 
     def notice(self):
         super().notice()
-        if self.batches is not None:
-            self.batches.on_gap()
+        if self.batch_bus is not None:
+            self.batch_bus.lose()
 
     async def call_runner(self, life, fun, words):
         """A runner function that a batch calls. Returns its value, and True."""
@@ -250,12 +244,6 @@ class Both(World):
     def take_load(self, load, names, *args, **options):
         """While the job cache is away, Salt publishes, and nothing is stored."""
         super().take_load(load, names, *args, **options, is_stored=self.cache_up)
-
-    def finish(self, name, jid, life):
-        """A killed job that was started again returns."""
-        if jid in self.minions[name].running:
-            self.killed.discard((name, jid))
-            super().finish(name, jid, life)
 
     def wants_part(self, jid, names):
         """The batch engine is about to publish a part of a batch."""

@@ -9,6 +9,7 @@ import heapq
 import random
 from typing import ClassVar
 
+from saltext.jobs.core.errors import PublishFailed
 from tests.worlds.world import OPTS, World
 
 
@@ -28,12 +29,26 @@ class Busy(World):
         self.asked = {}  # minion -> how often it was asked
         super().__init__(minions=tuple(f"m{n:05d}" for n in range(count)), duration=0.0, **options)
 
-    def send(self, call, engine=False):
-        """A minion sends something: call when a worker has got to it."""
+    def _line_up(self):
+        """Return in how many seconds a worker has got to what is sent now."""
         cost = self._random.expovariate(1.0 / self.cost) if self._random else self.cost
         at = max(self.now, self._free[0]) + cost
         heapq.heapreplace(self._free, at)
-        self.later(at - self.now, call, engine)
+        return at - self.now
+
+    def send(self, call, engine=False):
+        """A minion sends something: call when a worker has got to it."""
+        self.later(self._line_up(), call, engine)
+
+    async def reach_worker(self, life, taken, timeout):
+        """The engine waits for an answer for some time only; the master publishes all the same."""
+        wait = self._line_up()
+        if wait > timeout:
+            life.call_later(wait, life.spawn_callback, taken)
+            await life.wait(timeout)
+            raise PublishFailed("the master did not answer", certain=False)
+        await life.wait(wait)
+        return await taken()
 
     def stand_still(self, seconds):
         """The workers take no further messages for so long."""

@@ -24,10 +24,7 @@ SYNCED = 30.0
 
 
 class Database:
-    """
-    :param now: returns Unix time.
-    :param name: of the site that it begins.
-    """
+    """:param now: returns Unix time. :param name: of the site that it begins."""
 
     def __init__(self, now, name):
         self.sql = sqlite3.connect(":memory:", isolation_level=None)
@@ -248,10 +245,7 @@ class MemoryLease(Lease):
 
 
 class MemorySite(Site):
-    """
-    :param master: the id of the master that sees it.
-    :param disk: what it shares with the others.
-    """
+    """:param master: the id of the master that sees it. :param disk: what it shares with the others."""
 
     place = "memory"
 

@@ -1,6 +1,5 @@
 """
-Worlds of other sites: with jobs that are not kept, zones whose clocks are put forward and back, and a store that refuses
-single records for good.
+Worlds of other sites: with jobs that are not kept, and zones whose clocks are put forward and back.
 
     python -m tests.worlds.sites --profile Sites --seeds 0-100
 """
@@ -8,7 +7,6 @@ single records for good.
 from __future__ import annotations
 
 import datetime
-import errno
 import fnmatch
 import math
 import random
@@ -31,20 +29,10 @@ ZONES = (
 )
 #: Functions that ask about other jobs.
 QUESTIONS = ("saltutil.find_job", "saltutil.running")
-#: How the reason begins for which a job is given up.
-REFUSED = "the store refuses it"
-#: Errors of one record, and what they hinder: a bad block, something else in its place, and a file that is write-protected.
-ERRORS = {
-    errno.EIO: ("store", "fetch"),
-    errno.EISDIR: ("store", "fetch", "flush"),
-    errno.EPERM: ("store", "flush"),
-}
 
 
 class Sites(Operators):
-    """
-    A world in which some jobs must not be kept, and windows go by the clocks of zones.
-    """
+    """A world in which some jobs must not be kept, and windows go by the clocks of zones."""
 
     KINDS = (*Operators.KINDS, *("unkept", "unkept", "unkept", "wish", "wish", "zoned", "zoned", "zone"))
 
@@ -95,9 +83,9 @@ class Sites(Operators):
 
     def begins(self, request):
         super().begins(request)
-        if request.do == "enqueue":
-            keys = {(name, request.given["job"].jid) for name in request.given["minions"]}
-            in_vain = {key for key in keys if self.last_kill.get(key, -math.inf) >= request.given["wanted_at"]}
+        if request.request["do"] == "enqueue":
+            keys = self.named_by(request)
+            in_vain = {key for key in keys if self.last_kill.get(key, -math.inf) >= request.wanted_at}
             self.lost -= keys - self.wished - in_vain
             self.wished |= keys
 

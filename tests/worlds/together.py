@@ -23,6 +23,7 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.retry.entry import ENDED, State
 from tests import many_worlds
 from tests.worlds.both import Both
+from tests.worlds.world import LATENCY, Misfortunes
 
 #: Seconds from the moment at which an engine can know of a wish until it must be heeded: a publish may be under way.
 HEEDED = 2.0
@@ -36,15 +37,12 @@ TWO_OF_FOUR = "; ".join([*_MINUTES, "03:00-24:00"])
 SETTLED = ENDED | {State.HELD}
 
 
-class Together(Both):
-    """
-    A world whose misfortunes a seed decides.
-    """
+class Together(Misfortunes, Both):
+    """A world whose misfortunes a seed decides."""
 
-    #: What happens. A kind that is listed twice happens twice as often.
     KINDS = (
         *("batch",) * 6,
-        *("stop_minion", "start_minion", "start_minion", "start_minion", "freeze", "cut", "process"),
+        *("stop_minion", "start_minion", "start_minion", "start_minion", "freeze", "unplug", "process"),
         *("end", "end", "pause", "resume", "kill", "kill", "publish"),
         *("crash_queue", "crash_batches", "die_queue", "die_queue", "die_batches", "die_batches"),
         *("gap", "store", "cache", "refuse"),
@@ -147,18 +145,15 @@ class Together(Both):
         return await super().take_publish(life, jid, names, once, load, origin)
 
     def acknowledge(self, name, jid):
-        if self.random.random() < self.lossy:
-            self.later(self.random.uniform(0.1, 6.0), self.notice)  # the missing beat shows the loss
+        if self.is_lost():
             return
         if jid in self.specs and self.batches is not None and jid in self.batches.live:
             self.begins_heard.add((name, jid))
         super().acknowledge(name, jid)
 
     def hear_return(self, name, jid):
-        if self.random.random() < self.lossy:
-            self.later(self.random.uniform(0.1, 6.0), self.notice)
-            return
-        super().hear_return(name, jid)
+        if not self.is_lost():
+            super().hear_return(name, jid)
 
     def ask(self, fun, arg, question, names, kept):
         """A shy minion leaves two questions in a row about a job unanswered, but no kill."""
@@ -169,8 +164,12 @@ class Together(Both):
             deaf |= {name} if self.ignored[name, about] else set()
         super().ask(fun, arg, question, frozenset(names) - deaf, kept)
 
+    def take_answer(self, name, question, fun, value):
+        """What a shy minion says of a kill is lost."""
+        if not (isinstance(fun, str) and fun in KILLS and name in self.shy):
+            super().take_answer(name, question, fun, value)
+
     def out_of_sight(self, name):
-        """No engine can know what a minion does from now on."""
         self.unseen |= {(name, jid) for jid in self.minions[name].running}
 
     def touched(self):
@@ -210,18 +209,6 @@ class Together(Both):
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
-    def act(self):
-        """Do one random thing, and let some time pass."""
-        choice = self.random.choice
-        getattr(self, f"do_{choice(self.KINDS)}")()
-        self.run(choice([0.01, 0.2, 1.0, 5.0, 15.0, 60.0, 300.0]) * self.random.random())
-
-    def _name(self):
-        return self.random.choice(sorted(self.minions))
-
-    def _some(self):
-        return tuple(name for name in self.minions if self.random.random() < 0.6) or tuple(self.minions)[:1]
-
     def _batch(self):
         return self.random.choice(sorted(self.specs)) if self.specs else None
 
@@ -252,10 +239,6 @@ class Together(Both):
             self.gone |= {(name, jid) for name in targets}
         self.publish(jid, targets=targets)
 
-    def do_stop_minion(self):
-        name = self._name()
-        self.stop(name)
-
     def do_start_minion(self):
         """A minion starts, or starts anew; sometimes its jobs live on."""
         name = self._name()
@@ -265,30 +248,9 @@ class Together(Both):
         else:
             self.start(name)
 
-    def do_freeze(self):
-        name = self._name()
-        if self.minions[name].up:
-            self.out_of_sight(name)
-            self.freeze(name)
-            wake = lambda: self.minions[name].late is not None and self.wake(name)  # noqa: E731
-            self.later(self.random.uniform(1, 90), wake, engine=False)
-
-    def do_cut(self):
-        """A minion loses its connection for a while, and keeps running its jobs."""
-        name = self._name()
-        minion = self.minions[name]
-        if minion.up:
-            self.out_of_sight(name)
-            minion.up = False
-            self.later(self.random.uniform(1, 90), lambda: setattr(minion, "up", True), engine=False)
-
-    def do_process(self):
-        """The process of a job dies, and nothing is returned."""
-        for name, minion in self.minions.items():
-            for jid in list(minion.running):
-                if self.random.random() < 0.5:
-                    self.end_job(name, jid)
-                    self.gone.add((name, jid))
+    def process_dies(self, name, jid):
+        super().process_dies(name, jid)
+        self.gone.add((name, jid))
 
     def do_end(self):
         """An operator stops a batch."""
@@ -342,9 +304,6 @@ class Together(Both):
     def do_die_batches(self):
         self._die_at[BATCH_MANAGER] = self.random.randint(0, 12)
 
-    def do_gap(self):
-        self.notice()
-
     def do_store(self):
         """The retry queue's storage goes away, or is back."""
         self.store_up = not self.store_up
@@ -380,9 +339,11 @@ class Together(Both):
         for name, minion in self.minions.items():
             if not minion.up:
                 self.start(name)
-        for _ in range(60):  # each of the jobs that a minion is owed may take 5,000 s
-            self.do_resume()
-            if self.run(1200.0, self._is_over):
+        for passed in range(0, 72_000, 20):  # each of the jobs that a minion is owed may take 5,000 s
+            if not passed % 1200:
+                self.do_resume()
+            self.run(20.0)
+            if self._is_over():  # a look at the database
                 break
         self.run(60.0)
 
@@ -414,6 +375,8 @@ class Together(Both):
             )
             return
         assert state != "completed", f"{key} has not returned, and is {state}"
+        reached = {"killed": {"saltutil.kill_job"}, "timed_out": {"saltutil.kill_job", "saltutil.term_job"}}.get(state)
+        assert reached is None or reached & self.signalled[key], f"no kill has reached {key}, and it is {state}"
         # A silent minion may have begun the job, for all that a batch can know.
         is_excused = state == "lost" or self.runs[key] or key in self.gone or batch.halted
         if not is_excused:
@@ -459,7 +422,7 @@ class Restarts(Together):
 
 class Rollouts(Together):
     """
-    Groups, windows, checks, approvals, budgets and limits of run time, all at once. Minions forge what others do.
+    Groups, windows, checks, approvals, budgets and limits of run time, all at once. Minions forge what others do and answer.
     """
 
     KINDS = (*Together.KINDS, *("approve",) * 4, "forge", "forge")
@@ -560,7 +523,17 @@ class Rollouts(Together):
                 self.must(
                     limit is not None and since >= limit, f"{name} is killed {since:.0f} s after it was sent {arg[0]}"
                 )
+        for name in sorted(names) if not self.is_calm else ():
+            if self.plans.random() < 0.1:
+                self._lie(name, fun, arg, question)
         super().ask(fun, arg, question, names, kept)
+
+    def _lie(self, name, fun, arg, question):
+        """Another minion answers in its name, and sooner."""
+        runs = self.plans.choice([{}, {"jid": arg[0][0]}]) if isinstance(fun, list) else None
+        value = {each: runs if each == fun[0] else {} for each in fun} if isinstance(fun, list) else True
+        data = {"id": name, "jid": question, "fun": fun, "return": value, "retcode": 0, "success": True}
+        self.later(LATENCY, lambda: self.fire(f"salt/job/{question}/ret/{name}", data), engine=False)
 
     # -- what happens -------------------------------------------------------------------------------------------------
 

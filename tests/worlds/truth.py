@@ -1,8 +1,6 @@
 """
 What is true in a world: what operators wanted last, and what really became of jobs. By this a judge tells whether the engine
-had a reason to end an entry.
-
-It must never look at what the engine knows or decides.
+had a reason to end an entry. It must never look at what the engine knows or decides.
 """
 
 from __future__ import annotations

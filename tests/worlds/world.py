@@ -1,10 +1,7 @@
 """
 A small world around the real engine of job retry: a master with its job cache and log, a store, a bus and minions, in memory
-and in virtual time.
-
-Minions behave as Salt's do: they ignore a jid that they have seen, and forget the jids when they start. Everything that the
-engine requests takes time, and the engine may be killed while it waits. The world records what really happened. From the
-engine it reads only the entries.
+and in virtual time. Minions behave as Salt's do: they ignore a jid that they have seen, and forget the jids when they start.
+Everything that the engine requests takes time, and it may be killed while it waits. The world records what really happened.
 """
 
 from __future__ import annotations
@@ -23,9 +20,9 @@ import salt.payload
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.engine.requests import Inbox
 from saltext.jobs.core.engine.returns import Returns
-from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, NotYet, PublishFailed, SiteAway
+from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed, SiteAway
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ledger import queue
 from saltext.jobs.core.ledger.log import News
@@ -165,17 +162,31 @@ class Bus:
     lag = 0.0
 
     def __init__(self, life):
-        self._life, self.listener = life, None
+        self._life, self.listeners = life, []
 
     def listen(self, listener, on_ready):
-        self.listener = listener
+        self.tell_too(listener)
         self._life.add_callback(on_ready)
+
+    def tell_too(self, listener):
+        self.listeners.append(listener)
+
+    def hear(self, tag, data):
+        """An event comes."""
+        for listener in self.listeners:
+            if listener.wants(tag):
+                listener.handle(tag, data)
+
+    def lose(self):
+        """Events were lost."""
+        for listener in self.listeners:
+            listener.on_gap()
 
     def fire(self, tag, data):
         pass
 
     def close(self):
-        self.listener = None
+        self.listeners = []
 
 
 class Publisher:
@@ -188,20 +199,23 @@ class Publisher:
         return f"question-{next(self._world.count)}"
 
     async def publish(
-        self, fun, arg, tgt, tgt_type="list", *, jid, question=False, kept=False, once=None, natively=True, **_
+        self, fun, arg, tgt, tgt_type="list", *, jid, question=False, kept=False, once=None, timeout=15.0, **_
     ):
         self._world.publishes += 1
         named = re.findall(r"L@(\S+)", tgt) if tgt_type == "compound" else tgt
         names = frozenset(name for several in named for name in several.split(","))
         if not question:
             self._world.wants_publish(jid, names)
-        await self._life.wait(LATENCY)
-        if question:
-            self._world.ask(fun, arg, jid, names, kept)
-            return names
-        found = await self._world.take_publish(self._life, jid, names, once or {})
-        await self._life.wait(3 * LATENCY)
-        return found
+
+        async def taken():
+            if question:
+                self._world.ask(fun, arg, jid, names, kept)
+                return names
+            found = await self._world.take_publish(self._life, jid, names, once or {})
+            await self._life.wait(3 * LATENCY)
+            return found
+
+        return await self._world.reach_worker(self._life, taken, timeout)
 
     def close(self):
         pass
@@ -246,10 +260,10 @@ class JobCache:
 
 
 class Reader(JobReader):
-    """The world decides which minions have a key, and which keys are ``renewed``."""
+    """The world decides which minions have a key."""
 
     def __init__(self, world):
-        super().__init__(OPTS, world.returns_from(JobCache(world)), access=world, wall=world.wall)
+        super().__init__(OPTS, world.returns_from(JobCache(world)), access=world)
         self._world = world
 
     def keys(self):
@@ -258,9 +272,7 @@ class Reader(JobReader):
 
     def check_keys(self, minions):
         accepted, there = self.keys()
-        gone, renewed = frozenset(minions) - there, {n: at for n, at in self._world.renewed.items() if n in there}
-        self._gone_at = {name: self._gone_at.get(name, self._world.wall()) for name in gone}
-        return facts.KeysRead(gone, renewed, not accepted)
+        return facts.KeysRead(frozenset(minions) - there, not accepted)
 
 
 class Store(RetryStore):
@@ -344,7 +356,6 @@ class World:
         self.publishing = []  # outcomes of the next publishes of jobs, as errors; empty: success
         self.forbidden = set()  # jids that the master refuses to publish
         self.barred, self.keyless = set(), set()  # minions without an accepted key, and without any
-        self.renewed = {}  # minion -> when its new key was made
         self.denied, self.unsure = set(), set()  # users who lost a right; users whose rights cannot be determined
         self.by_id = True  # jobs are targeted by minion id
         self.unmatched = set()  # (minion, jid) whose target does not match the minion
@@ -352,6 +363,7 @@ class World:
         self.log_up = True  # if False, what the log has of a job cannot be looked up
         # What has happened.
         self.killed = set()  # (minion, jid) whose process was killed
+        self.signalled = collections.defaultdict(set)  # (minion, jid) -> an engine's kills that reached its process
         self.runs, self.refused = collections.Counter(), collections.Counter()
         self.published_at = []  # times of the engine's publishes of jobs
         self.publishes = 0  # of the engine: jobs, questions and pings
@@ -434,6 +446,7 @@ class World:
         self.clock = Clock(0.0, self.virtual.steady)
         self.clock.offset = self._time.offset + self.clock_ahead  # each process starts at the wall clock's time
         ports = Ports(
+            loop=life,
             bus=self.bus,
             publisher=publisher,
             questions=Questions(life, publisher, self.virtual.steady),
@@ -442,17 +455,17 @@ class World:
             reader=Reader(self),
             store=Store(self),
             cache_worker=Worker(life, lambda: True),
-            store_worker=Worker(life, lambda: self.store_up),
+            disk_worker=Worker(life, lambda: self.store_up),
             clock=self.clock,
             acks=self.acks,
-            inbox=Inbox(self.opts, JOB_RETRY, self.lease),
+            service=Service(self.opts, JOB_RETRY, life, self.lease, MAINTENANCE),
             log=lambda position: Tail(life, position),
             wall=self.wall,
             restart=self.starts_anew,
         )
         entries = [Entry.from_record(*key, record) for key, record in self.stored.items()]
         self.found_sent = collections.Counter(entry.minion for entry in entries if is_sent(entry))
-        self.shell = RetryShell(self.opts, self.settings, life, ports, poll=POLL, maintenance=self.maintenance)
+        self.shell = RetryShell(self.opts, self.settings, ports, poll=POLL, maintenance=self.maintenance)
         self.machine.turns.settle = self.settle
         step = self.machine.step
 
@@ -486,6 +499,12 @@ class World:
 
     def begins(self, request):
         """The engine is about to carry out a request."""
+
+    @staticmethod
+    def named_by(request):
+        """Return the keys of the entries that a request to enqueue a job is about."""
+        read, named = request.read, request.request.get("minions")
+        return {(name, read.jid) for name in (read.missing if named is None else read.missing.intersection(named))}
 
     def hears(self, effects):
         """The engine wants this done."""
@@ -540,19 +559,9 @@ class World:
         self.later(RESTART, lambda: self.machine is None and self.boot(), engine=False)
 
     def tell(self, fact):
-        """Give the engine a fact, or a request."""
-        if self.shell is None or not self.shell.restored:
-            return
-        if not isinstance(fact, facts.Requested):
+        """Give the engine a fact."""
+        if self.shell is not None and self.shell.restored:
             self.shell.step(fact)
-            return
-        self.life.add_callback(self._ask_for, fact)
-        if not self._is_running:
-            self.run(0.0)
-
-    def _ask_for(self, fact):
-        with contextlib.suppress(NotYet):
-            self.answers.append(self.shell.request(fact.do, fact.given))
 
     def enqueue(self, jid, minions, asker=None, named=True):
         """An operator queues a job by hand."""
@@ -564,11 +573,20 @@ class World:
         self.leave(JOB_RETRY, {"do": do, **more})
 
     def leave(self, engine, request):
-        """Leave a request for an engine, and wake it. Returns the id of the request."""
+        """Leave a request for an engine. Returns the id of the request."""
         number = f"{int(self.wall() * 1e9):020d}-{next(self.count)}"
         Requests(self.site.tables, engine).add(number, salt.payload.dumps(request))
-        self.fire(events.wake_tag(engine), {})
+        for service in self.services():
+            service.take()
         return number
+
+    def services(self):
+        """What takes requests now."""
+        return [shell.service for shell in self.shells() if shell is not None and shell.service.verbs]
+
+    def shells(self):
+        """The engines' shells; None for one that does not run."""
+        return [self.shell]
 
     def has_answered(self, engine, request_id, reply):
         """An engine has answered a request."""
@@ -590,8 +608,8 @@ class World:
 
     def notice(self):
         """The engine learns that events were lost, and searches for what it missed."""
-        if self.shell is not None:
-            self.shell.on_gap()
+        if self.bus is not None:
+            self.bus.lose()
 
     def lose_log(self):
         """The log is lost."""
@@ -600,11 +618,6 @@ class World:
     def reboot(self, records):
         """The master's machine reboots. The log keeps ``records`` records, and those that were synced."""
         self.disk.reboot_after(records)
-
-    @property
-    def doings(self):
-        """The log of what the master has published, and of returns that it has stored."""
-        return self.disk.log
 
     @property
     def stored(self):
@@ -644,8 +657,8 @@ class World:
     def fire(self, tag, data):
         """Put an event on the bus."""
         for bus in self.buses():
-            if bus and bus.listener and bus.listener.wants(tag):
-                bus.listener.handle(tag, data)
+            if bus:
+                bus.hear(tag, data)
 
     def buses(self):
         """The engines' ends of the bus."""
@@ -743,6 +756,11 @@ class World:
             known = (name, jid) in self.known and not self.minions[name].keeps
             self.must(not known, "published although it is known to have begun")
 
+    async def reach_worker(self, life, taken, timeout):
+        """A publish of the engine is taken by a worker of the master."""
+        await life.wait(LATENCY)
+        return await taken()
+
     async def take_publish(self, life, jid, names, once, load=None, origin=JOB_RETRY):
         """An engine publishes a job. Returns the minions that the master matches."""
         self.published_at.append(self.now)
@@ -769,10 +787,6 @@ class World:
     def refuse(self, times, error=None):
         """Have the master answer the next publishes with this error. If it is ``certain``, nothing is sent."""
         self.publishing += [error or PublishFailed("no", certain=True)] * times
-
-    def miss(self, times):
-        """Have the next publishes match no minion."""
-        self.refuse(times, NoMinionMatched("nobody"))
 
     def store_return(self, name, jid):
         """The master takes a return."""
@@ -821,9 +835,12 @@ class World:
             return {each: self.answer(name, each, given) for each, given in zip(fun, arg, strict=True)}
         jid = arg[0] if arg else ""
         if fun in KILLS:
-            if jid in minion.running and not (minion.is_stubborn and fun == "saltutil.term_job"):
+            if jid not in minion.running:
+                return ""
+            self.signalled[name, jid] |= {fun}
+            if not (minion.is_stubborn and fun == "saltutil.term_job"):
                 self.end_job(name, jid)
-            return True
+            return f"Signal sent to job {jid} at pid 1"
         if fun == "saltutil.find_job":
             return {"jid": jid} if jid in minion.running else {}
         if fun == "saltutil.find_cached_job":
@@ -892,11 +909,17 @@ class World:
             self.store_return(name, jid)
         self.hear_return(name, jid)
 
-    def stop(self, name):
-        """kill -9 of a minion."""
-        minion = self.minions[name]
-        minion.up, minion.seen, minion.running, minion.late = False, set(), {}, None
-        minion.life += 1
+    def stop(self, *names):
+        """kill -9 of minions."""
+        for minion in map(self.minions.__getitem__, names):
+            minion.up, minion.seen, minion.running, minion.late = False, set(), {}, None
+            minion.life += 1
+
+    def let_miss(self, name, jid, run=30, **options):
+        """Stop a minion, publish a job, and let time pass."""
+        self.stop(name)
+        self.publish(jid, **options)
+        self.run(run)
 
     def start(self, name):
         """Start a minion; one that is up restarts."""
@@ -937,6 +960,80 @@ class World:
     def told(self, jid):
         """The announcements about a job: (minion, kind)."""
         return [(effect.minion, effect.kind) for effect in self.effects(facts.Announce) if effect.jid == jid]
+
+
+class Misfortunes:
+    """What befalls a world. Its ``random``, whose seed is that of the world, decides."""
+
+    KINDS = ()  # what happens; a kind that is listed twice happens twice as often
+    LONGEST = 300.0  # the most seconds until the next thing happens
+
+    def act(self):
+        """Do one random thing, and let some time pass."""
+        choice = self.random.choice
+        getattr(self, f"do_{choice(self.KINDS)}")()
+        self.run(choice([0.01, 0.2, 1.0, 5.0, 15.0, 60.0, self.LONGEST]) * self.random.random())
+
+    def _name(self):
+        return self.random.choice(sorted(self.minions))
+
+    def _some(self):
+        return tuple(name for name in self.minions if self.random.random() < 0.6) or tuple(self.minions)[:1]
+
+    def is_lost(self):
+        """Whether a genuine event is lost. If it is, the missing beat shows that soon."""
+        lost = self.random.random() < self.lossy
+        if lost:
+            self.later(self.random.uniform(0.1, 6.0), self.notice)
+        return lost
+
+    def out_of_sight(self, name):
+        """No engine can know what a minion does from now on."""
+
+    def do_gap(self):
+        self.notice()
+
+    def do_stop_minion(self):
+        self.stop(self._name())
+
+    def do_freeze(self):
+        """A minion is frozen for a while."""
+        name = self._name()
+        if self.minions[name].up:
+            self.out_of_sight(name)
+            self.freeze(name)
+            end = self.ends_a_frost()
+            wait = self.random.uniform(1, 90)
+            self.later(wait, lambda: self.minions[name].late is not None and end(name), engine=False)
+
+    def ends_a_frost(self):
+        """Return what a frozen minion does next."""
+        return self.wake
+
+    def do_unplug(self):
+        """A minion loses its connection for a while, and keeps running its jobs."""
+        name = self._name()
+        minion = self.minions[name]
+        if minion.up:
+            self.out_of_sight(name)
+            minion.up = False
+            self.later(self.random.uniform(1, 90), lambda: setattr(minion, "up", True), engine=False)
+
+    def do_process(self):
+        """The process of a job dies, and nothing is returned."""
+        for name, minion in self.minions.items():
+            for jid in list(minion.running):
+                if self.random.random() < 0.5:
+                    self.process_dies(name, jid)
+
+    def process_dies(self, name, jid):
+        self.end_job(name, jid)
+
+    def finish(self, name, jid, life):
+        """A job that no longer runs returns nothing. A killed job that was started again returns."""
+        if jid in self.minions[name].running:
+            self.killed.discard((name, jid))
+            super().finish(name, jid, life)
 
 
 def forty_with_a_job_each():

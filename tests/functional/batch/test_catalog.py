@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import salt.payload
 
-from saltext.jobs.core.batch import native
 from saltext.jobs.core.batch.catalog import Catalog, chooser
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.disk import files
-from saltext.jobs.core.errors import JobCacheError, Refused
+from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.master.job_cache import JobCache
 from tests.functional.options import options_in
 from tests.unit.batch.bench import BEGIN, Bench
@@ -40,7 +37,7 @@ def test_a_return_that_comes_after_its_batch_has_ended_corrects_what_is_shown(en
     for minion, retcode in (("b", 0), ("c", 3), ("stranger", 0)):
         load = {"jid": JIDS[0], "id": minion, "fun": "test.ping", "return": True, "retcode": retcode}
         JobCache(ended).store_return(load)
-    found, minions = Catalog(ended).find(JIDS[0])
+    found, minions = Catalog(ended).find(JIDS[0])[:2]
     assert {name: record["state"] for name, record in minions.items()} == {
         "a": "offline",
         "b": "completed",
@@ -55,7 +52,7 @@ def test_a_batch_that_has_ended_is_shown_as_it_was_left_while_the_job_cache_fail
     lost = {**ended, "master_job_cache": "nonesuch"}
     with pytest.raises(JobCacheError):
         JobCache(lost).returned(JIDS[0], ["a"])
-    assert Catalog(lost).find(JIDS[0])[0]["offline"] == 4
+    assert Catalog(lost).find(JIDS[0]).summary["offline"] == 4
 
 
 @pytest.mark.parametrize(
@@ -78,14 +75,3 @@ def test_batches_are_listed_by_state_function_user_and_time(catalog, asked, foun
     wanted = chooser(**{"state": None, "fun": (), "user": (), "start": None, "end": None, **asked})
     assert [batch["jid"] for batch in catalog.newest(10, wanted)] == [JIDS[number] for number in found]
     assert [batch["jid"] for batch in catalog.newest(1, wanted)] == [JIDS[number] for number in found[:1]]
-
-
-def test_a_native_batch_that_disappears_before_the_second_look_is_refused_as_unknown(tmp_path):
-    opts, jid = options_in(tmp_path), JIDS[0]
-    path, catalog = native.path_of(opts, jid), Catalog(opts)
-    files.write_atomic(path, salt.payload.dumps({"jid": jid, "driver": "cli"}))
-    assert catalog.find(jid)[0]["jid"] == catalog.need_native(jid)["jid"] == jid
-    path.unlink()  # as Salt's maintenance does between the two
-    for look in (catalog.find, catalog.need_native):
-        with pytest.raises(Refused, match=rf"^{jid} is no batch; "):
-            look(jid)

@@ -72,7 +72,7 @@ def write(opts, jid, state):
 
 def test_it_is_summed_up_as_a_batch_of_ours(opts):
     write(opts, JID, {**GOOD, "all_minions": ["a", "b", "c"], "failed": {"c": "timeout"}})
-    summary, minions = Catalog(opts).find(JID)
+    summary, minions = Catalog(opts).find(JID)[:2]
     counts = {name: summary[name] for name in ("total", "completed", "pending", "failed", "lost", "state", "driver")}
     assert counts == {"total": 3, "completed": 1, "pending": 1, "failed": 1, "lost": 0} | {
         "state": "running",
@@ -90,7 +90,7 @@ def test_the_state_file_of_a_batch_of_ours_is_never_read_whatever_is_in_it(opts)
         Bench("ab", "2", jid=jid).keep(BatchStore(opts), ended=ended)
         write(opts, jid, {**GOOD, "jid": jid, "driver": "cli"})
         assert Catalog(opts).native(jid) is None
-        assert Catalog(opts).find(jid)[0]["driver"] == "engine"
+        assert Catalog(opts).find(jid).summary["driver"] == "engine"
 
 
 @pytest.mark.parametrize("content", [b"", b"\xc1", {"a": 1}, ["../x", 3]], ids=str)
@@ -117,4 +117,4 @@ def test_no_state_keeps_the_others_from_being_listed(opts, changes, missing):
     write(opts, JID, {name: value for name, value in {**GOOD, **changes}.items() if name not in missing})
     assert other in show_all(opts)
     if Catalog(opts).native(JID) is not None:
-        assert Catalog(opts).find(JID)[0]["jid"] == JID
+        assert Catalog(opts).find(JID).summary["jid"] == JID

@@ -9,7 +9,9 @@ import salt.config
 import salt.utils.minions
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.batch.catalog import Catalog
 from saltext.jobs.core.batch.starting import new_batch, next_batch
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import preview
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import Caller
@@ -180,25 +182,18 @@ def test_minions_whose_grains_the_master_does_not_know_are_left_out(opts):
 # -- a retry on the minions without success ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("tgt", "tgt_type"),
-    [("web1 and G@role:db", "compound"), ("dbs", "nodegroup"), ("%dbs", "range"), ("role:db", "grain")],
-)
-def test_a_target_that_needs_data_of_minions_that_the_master_does_not_keep_is_refused_in_one_line(
-    opts, caplog, tgt, tgt_type
-):
-    own = {**opts, "minion_data_cache": False, "nodegroups": {"dbs": "G@role:db"}}
+def test_a_target_that_needs_data_of_minions_that_the_master_does_not_keep_is_refused_in_one_line(opts, caplog):
     with pytest.raises(
         Refused, match=r"^with minion_data_cache: False the master cannot tell .*, or name the minions$"
     ):
-        asked_for(own, tgt, tgt_type=tgt_type)
+        asked_for({**opts, "minion_data_cache": False}, "web1 and G@role:db", tgt_type="compound")
     assert not caplog.records
 
 
 def ended(bench, failed):
     """The ended batch of a bench; its first ``failed`` minions failed."""
     for number, name in enumerate(bench.spec.minions):
-        if bench.batch.is_publishing():
+        if bench.batch.publishing:
             bench.sent()
         bench.returns(name, retcode=int(number < failed))
     assert bench.batch.finished
@@ -243,6 +238,31 @@ def test_a_retry_of_all_leaves_out_the_minions_to_which_job_retry_delivers_the_j
         bench.returns("1001", retcode=1)
         bench.returns("web2")
         assert next_batch(opts, ROOT, bench.batch, "all").minions == left
+
+
+def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_was_away_then_is(opts):
+    (first, second, third), store = [f"2026051610111213141{number}" for number in range(3)], BatchStore(opts)
+
+    def left():
+        batches = Catalog(opts)
+        return next_batch(opts, ROOT, batches.need(first), "failed", batches.retries(first)).minions
+
+    bench = Bench(("1001", "web1", "web2"), "3", jid=first)
+    ended(bench, 3)
+    bench.keep(store, ended=True)
+    assert left() == bench.spec.minions
+    bench = Bench(("web1", "web2"), "1", jid=second, parent=first)
+    bench.keep(store)
+    assert left() == ("1001",)  # the others may still be sent to
+    bench.sent(missed=["web1"])
+    bench.sent()
+    bench.returns("web2", retcode=1)
+    bench.keep(store, ended=True)
+    assert left() == ("1001", "web1", "web2")
+    bench = Bench(("web2",), "1", jid=third, parent=second)
+    ended(bench, 0)
+    bench.keep(store, ended=True)
+    assert left() == ("1001", "web1")
 
 
 def test_a_preview_shows_who_would_be_sent_to_and_how_many_at_a_time(opts):

@@ -9,11 +9,12 @@ import time
 
 import pytest
 
-from saltext.jobs.core.advice import Advice
 from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.engine import findings, requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
+from saltext.jobs.core.findings import ADVICE, FAULT
 from saltext.jobs.core.site import site_of
+from tests.found import said
 from tests.leading import leading, lock_of, single_holder
 from tests.user import OTHER, USER
 
@@ -34,7 +35,7 @@ def told(tmp_path):
 
 
 def around(opts, **more):
-    return findings.around({**opts, **more}, JOB_RECORDER)
+    return said(findings.around({**opts, **more}, JOB_RECORDER))
 
 
 def test_nothing_is_found_where_all_is_well(opts):
@@ -118,8 +119,8 @@ def test_an_engine_that_hangs_and_one_of_another_version_are_named(told):
 )
 def test_an_engine_that_does_not_run_is_more_than_advice_only_if_it_is_configured(opts, engines, trouble):
     (finding,) = findings.about_engine({**opts, "engines": engines}, BATCH_MANAGER)
-    assert finding.startswith("no batch_manager engine runs")
-    assert isinstance(finding, Advice) is not trouble
+    assert finding.text.startswith("no batch_manager engine runs")
+    assert finding.severity == (FAULT if trouble else ADVICE)
 
 
 def test_a_cluster_whose_masters_are_not_one_site_is_reported(opts):

@@ -1,11 +1,11 @@
-"""Who leads: one process. A lock keeps a second one out, and says which has it."""
+"""The lock of the process that leads. That one leads at a time is said in tests/functional/site/test_contract.py."""
 
 from __future__ import annotations
 
 import pytest
 
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.lease import FileLease, leader_of
+from saltext.jobs.core.disk.lease import FileLease
 from tests.interrupted import FORK
 from tests.waiting import SOON, stretched
 
@@ -21,17 +21,6 @@ def taken(path, master="one", run=RUN):
     lease = FileLease(path, master, run)
     assert lease.take()
     return lease
-
-
-def test_one_engine_leads_and_the_next_one_does_when_it_has_ended(path):
-    first, second = taken(path), FileLease(path, "two", RUN)
-    assert not second.take()
-    assert leader_of(path.read_bytes()) == first.leader
-    first.release()
-    assert second.take()
-    assert second.epoch > first.epoch
-    assert second.predecessor == first.leader
-    assert leader_of(path.read_bytes()).master == "two"
 
 
 def test_many_may_look_at_once_who_leads_and_are_neither_taken_for_a_leader_nor_in_the_way_of_one(path):

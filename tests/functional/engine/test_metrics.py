@@ -19,6 +19,7 @@ from saltext.jobs.core.engine.process import Report
 from saltext.jobs.core.metrics import FIGURES, PREFIX, text_of
 from saltext.jobs.core.recorder import shell as of_recorder
 from saltext.jobs.core.retry import shell as of_retry
+from saltext.jobs.core.retry.entry import Entry
 from tests.waiting import stretched
 
 MONITORING = pathlib.Path(__file__).resolve().parents[3] / "docs" / "monitoring"
@@ -42,7 +43,7 @@ def of_each():
     """The figures of each engine, as it writes them."""
     found = {
         "batch_manager": of_batches.figures([], of_batches.Tally(), 0.0, limit=5),
-        "job_retry": of_retry.figures([], {}, False, 0.0),
+        "job_retry": of_retry.figures([Entry("m", "1", 1.0, 9.0, "queued")], {}, False, 0.0),
         "job_recorder": of_recorder.figures(STATS["returners"]),
     }
     of_all = [name for name, (label, _) in FIGURES.items() if label == "engine"]

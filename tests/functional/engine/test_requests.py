@@ -14,7 +14,8 @@ from salt.exceptions import CommandExecutionError
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.requests import Inbox, ask
+from saltext.jobs.core.engine.requests import ask
+from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused, StateError
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.site import site_of
@@ -33,19 +34,19 @@ def opts(tmp_path):
 
 
 @pytest.fixture
-def inbox(opts):
-    return Inbox(opts, ENGINE)
+def service(opts):
+    return Service(opts, ENGINE, None)
 
 
 @pytest.fixture
-def answering(inbox):
+def answering(service):
     """An engine that answers what it is asked, until the test ends."""
     done = threading.Event()
 
     def serve(answer):
         def loop():
             while not done.is_set():
-                for request_id, request in inbox.take():
+                for request_id, request in service.taken():
                     answer(request_id, request)
                 done.wait(0.01)
 
@@ -68,17 +69,17 @@ def left(opts):
         ]
 
 
-def test_a_request_gets_its_answer_and_leaves_nothing_behind(opts, inbox, answering):
-    answering(lambda request_id, request: inbox.answer(request_id, request["number"] + 1))
+def test_a_request_gets_its_answer_and_leaves_nothing_behind(opts, service, answering):
+    answering(lambda request_id, request: service.reply(request_id, {"value": request["number"] + 1}))
     assert ask(opts, ENGINE, {"number": 1}) == 2
     assert left(opts) == []
 
 
 @pytest.mark.parametrize("for_now", [False, True])
 def test_a_refusal_is_raised_with_its_reason_and_says_whether_the_request_may_be_made_again(
-    opts, inbox, answering, for_now
+    opts, service, answering, for_now
 ):
-    answering(lambda request_id, request: inbox.refuse(request_id, "so not", for_now))
+    answering(lambda request_id, request: service.reply(request_id, {"error": "so not", "for_now": for_now}))
     with pytest.raises(CommandExecutionError, match="so not") as caught:
         ask(opts, ENGINE, {})
     assert isinstance(caught.value, NotNow) == for_now
@@ -87,10 +88,10 @@ def test_a_refusal_is_raised_with_its_reason_and_says_whether_the_request_may_be
 @pytest.mark.parametrize(
     "value", [{("a", "b"): 1}, [{"x": [{(1,): 2}]}], object(), "\udcff"], ids=["key", "deep", "object", "text"]
 )
-def test_a_request_that_no_engine_could_read_is_refused_at_once(opts, inbox, value):
+def test_a_request_that_no_engine_could_read_is_refused_at_once(opts, service, value):
     with pytest.raises(Refused, match="An argument cannot be handed to the engine"):
         ask(opts, ENGINE, {"do": "start", "arg": [value]}, keep=True)
-    assert list(inbox.take()) == []
+    assert list(service.taken()) == []
 
 
 def test_without_an_engine_a_request_is_withdrawn(opts):
@@ -105,7 +106,7 @@ def test_ctrl_c_withdraws_a_request_that_no_engine_has_taken(opts):
     assert left(opts) == []
 
 
-def test_ctrl_c_says_that_a_request_is_carried_out_when_it_is_too_late(opts, inbox, answering):
+def test_ctrl_c_says_that_a_request_is_carried_out_when_it_is_too_late(opts, service, answering):
     taken = threading.Event()
     answering(lambda request_id, request: taken.set())
     told = interrupted(lambda: ask(opts, ENGINE, {"do": "start"}, patience=300), taken.is_set)
@@ -122,45 +123,46 @@ def test_a_running_engine_that_does_not_answer_is_distinguished_from_an_absent_o
     assert left(opts) == ["asked"]
 
 
-def test_a_request_taken_before_a_crash_is_taken_again_first(opts, inbox):
+def test_a_request_taken_before_a_crash_is_taken_again_first(opts, service):
     requests.leave(opts, ENGINE, {"number": 1})
-    assert [request["number"] for _, request in inbox.take()] == [1]  # and no answer: the engine died
+    assert [request["number"] for _, request in service.taken()] == [1]  # and no answer: the engine died
     requests.leave(opts, ENGINE, {"number": 2})
-    taken = [request for _, request in Inbox(opts, ENGINE).take()]
+    taken = [request for _, request in Service(opts, ENGINE, None).taken()]
     assert taken == [{"number": 1, "again": True}, {"number": 2}], "it may have been carried out already"
 
 
-def test_a_request_that_is_being_carried_out_is_not_taken_a_second_time(opts, inbox):
+def test_a_request_that_is_being_carried_out_is_not_taken_a_second_time(opts, service):
     requests.leave(opts, ENGINE, {"number": 1})
-    ((request_id, _),) = inbox.take()
-    assert list(inbox.take()) == [], "it waits for its answer"
-    inbox.answer(request_id, True)
-    assert list(inbox.take()) == []
+    ((request_id, _),) = service.taken()
+    assert list(service.taken()) == [], "it waits for its answer"
+    service.reply(request_id, {"value": True})
+    assert list(service.taken()) == []
 
 
-def test_a_request_whose_answer_could_not_be_written_is_taken_again(opts, inbox):
+def test_a_request_whose_answer_could_not_be_written_is_taken_again(opts, service):
     requests.leave(opts, ENGINE, {"number": 1})
-    ((request_id, _),) = inbox.take()
-    with full_disk(), pytest.raises(OSError, match="cannot be used"):
-        inbox.answer(request_id, True)
-    assert [request for _, request in inbox.take()] == [{"number": 1, "again": True}]
+    ((request_id, _),) = service.taken()
+    with full_disk():
+        service.reply(request_id, {"value": True})
+    assert [request for _, request in service.taken()] == [{"number": 1, "again": True}]
 
 
 @pytest.mark.parametrize("content", [b"", b"\xc1garbage", b"\x01"])
-def test_an_unreadable_request_is_refused_and_harms_no_other(opts, inbox, content):
+def test_an_unreadable_request_is_refused_and_harms_no_other(opts, service, content):
     Requests(site_of(opts).tables, ENGINE).add("00000", content)
     requests.leave(opts, ENGINE, {"number": 1})
-    assert [request for _, request in inbox.take()] == [{"number": 1}]
+    assert [request for _, request in service.taken()] == [{"number": 1}]
     assert replies_in(opts, ENGINE) == [{"error": "The request is damaged", "for_now": False}]
 
 
-def test_answers_that_were_never_fetched_are_swept_away(opts, inbox):
+def test_answers_that_were_never_fetched_are_swept_away(opts, service):
     requests.leave(opts, ENGINE, {})
-    for request_id, _ in inbox.take():
-        inbox.answer(request_id, None)
-    inbox.sweep(time.time() + 3000)
+    for request_id, _ in service.taken():
+        service.reply(request_id, {"value": None})
+    asked = Requests(site_of(opts).tables, ENGINE)
+    asked.sweep(3600.0)
     assert left(opts) == ["answered"]
-    inbox.sweep(time.time() + 4000)
+    asked.sweep(0.0)
     assert left(opts) == []
 
 
@@ -186,15 +188,19 @@ def test_files_that_root_writes_belong_to_the_user_that_the_master_runs_as(tmp_p
         assert (owned.stat().st_uid, owned.stat().st_gid) == (12345, 12345)
 
 
+def given_away(tmp_path):
+    """Return a file of root's, and a folder of another user."""
+    (tmp_path / "victim").write_text("root's own")
+    (tmp_path / "folder").mkdir()
+    os.chown(tmp_path / "folder", 12345, 12345)
+    return tmp_path / "victim", tmp_path / "folder"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root writes for another user")
 @pytest.mark.parametrize("make_link", [os.symlink, os.link])
 @pytest.mark.parametrize("call", [files.is_held, lambda path: single_holder(path).__enter__()])
 def test_root_does_not_give_away_what_a_link_in_place_of_the_lock_leads_to(tmp_path, make_link, call):
-    victim = tmp_path / "victim"
-    victim.write_text("root's own")
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    os.chown(folder, 12345, 12345)
+    victim, folder = given_away(tmp_path)
     make_link(victim, folder / "lock")
     with pytest.raises(StateError, match="lock is"):
         call(folder / "lock")
@@ -203,11 +209,7 @@ def test_root_does_not_give_away_what_a_link_in_place_of_the_lock_leads_to(tmp_p
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root writes for another user")
 def test_root_writes_no_file_through_a_link(tmp_path):
-    victim = tmp_path / "victim"
-    victim.write_text("root's own")
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    os.chown(folder, 12345, 12345)
+    victim, folder = given_away(tmp_path)
     (folder / "file").symlink_to(victim)
     files.write_atomic(folder / "file", salt.payload.dumps(1))
     assert (victim.stat().st_uid, victim.read_text()) == (0, "root's own")
@@ -263,14 +265,14 @@ def test_an_engine_of_another_version_is_asked_for_nothing_and_the_master_is_to_
     assert left(opts) == []
 
 
-def test_an_engine_of_another_version_is_still_asked_to_stop_a_batch(opts, inbox, answering, held):
+def test_an_engine_of_another_version_is_still_asked_to_stop_a_batch(opts, service, answering, held):
     held.write_bytes(Leader(17, "root", "here", "0.0.1").as_line())
-    answering(lambda request_id, request: inbox.answer(request_id, request["do"]))
+    answering(lambda request_id, request: service.reply(request_id, {"value": request["do"]}))
     assert ask(opts, ENGINE, {"do": "stop"}, keep=True) == "stop"
 
 
 @pytest.mark.parametrize("told", [*(Leader(17, "root", "here", version).as_line() for version in ("", VERSION)), b""])
-def test_an_engine_of_this_or_an_unknown_version_is_asked(opts, inbox, answering, held, told):
+def test_an_engine_of_this_or_an_unknown_version_is_asked(opts, service, answering, held, told):
     held.write_bytes(told)
-    answering(lambda request_id, request: inbox.answer(request_id, request["do"]))
+    answering(lambda request_id, request: service.reply(request_id, {"value": request["do"]}))
     assert ask(opts, ENGINE, {"do": "start"}) == "start"

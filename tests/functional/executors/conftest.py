@@ -77,10 +77,7 @@ _numbers = itertools.count(1)
 
 
 class Minion:
-    """
-    :param folder: where it keeps everything.
-    :param options: more of its configuration.
-    """
+    """:param folder: where it keeps everything. :param options: more of its configuration."""
 
     def __init__(self, folder: pathlib.Path, **options):
         modules = folder / "extmods" / "modules"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import salt.cache
 import salt.config
 import salt.loader
@@ -33,11 +34,7 @@ def matched(tmp_path, tgt, tgt_type):
     return by_themselves, set(compat.matched_minions(master, tgt, tgt_type))
 
 
-def test_a_job_that_goes_by_grains_is_delivered_to_the_minions_that_it_is_owed_whatever_their_ids_are(tmp_path):
+@pytest.mark.parametrize("queued", [[], ODD[::2]], ids=["by itself", "by an operator"])
+def test_a_job_that_goes_by_grains_is_delivered_to_the_minions_that_it_is_owed_whatever_their_ids_are(tmp_path, queued):
     job = {"tgt": "role:web", "tgt_type": "grain"}
-    assert matched(tmp_path, *narrowed(job, ODD, ())) == (set(ODD), set(ODD))
-
-
-def test_a_job_that_goes_by_grains_is_delivered_if_an_operator_has_queued_it_for_some_of_its_minions(tmp_path):
-    job = {"tgt": "role:web", "tgt_type": "grain"}
-    assert matched(tmp_path, *narrowed(job, ODD, ODD[::2])) == (set(ODD), set(ODD))
+    assert matched(tmp_path, *narrowed(job, ODD, queued)) == (set(ODD), set(ODD))

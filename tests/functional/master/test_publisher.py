@@ -144,6 +144,9 @@ def test_publishes_at_the_same_time_have_a_connection_each_and_do_not_wait_for_o
     for _ in range(3):
         publish()
     assert len(set(master.connections)) == 6, "those that are there are used"
+    master.together = 6
+    publish(6)
+    assert len(set(master.connections)) == 9, "three are kept, as each takes eight open files and two threads"
 
 
 def test_a_connection_on_which_no_answer_came_is_not_used_again(master, publish):
@@ -169,6 +172,13 @@ def test_a_refusal_is_certain_and_leaves_the_connection_in_use(master, publish):
     master.answer = genuine
     publish()
     assert len(set(master.connections)) == 1
+
+
+def test_where_the_master_fails_at_a_publish_it_may_have_published(master, publish):
+    master.answer = lambda load: "Some exception handling minion payload"
+    with pytest.raises(PublishFailed) as failed:
+        publish()
+    assert not failed.value.certain
 
 
 def test_a_publish_to_unknown_minions_matches_no_minion(master, publish):

@@ -10,12 +10,9 @@ import time
 import msgpack
 import pytest
 
-from saltext.jobs.core import compat
 from saltext.jobs.core.master.bus import Sender
 from tests.functional.master.conftest import PublisherSocket
 from tests.waiting import stretched
-
-pytestmark = pytest.mark.skipif(not compat.HAS_PLAIN_BUS, reason="this release's bus is never written directly")
 
 
 class Publisher(PublisherSocket):

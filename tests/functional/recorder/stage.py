@@ -7,14 +7,14 @@ import time
 
 import salt.loader
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, loader
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.engine.requests import Inbox
+from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.recorder.consumer import TRIES, Consumer
-from saltext.jobs.core.recorder.reading import Reading
+from saltext.jobs.core.recorder.reading import outbox_of
 from saltext.jobs.core.recorder.recipients import ToReturner
 from saltext.jobs.core.recorder.shell import RecorderShell
 from saltext.jobs.core.site import site_of
@@ -29,7 +29,7 @@ class JobCache:
 
     def __init__(self, opts):
         self.opts = opts
-        loaded = salt.loader.returners(opts, {})
+        loaded = salt.loader.returners(opts, {}, loaded_base_name=loader.base_of(self))  # of this master alone
         self._save_load, self._returner = loaded["salt_cache.save_load"], loaded["salt_cache.returner"]
 
     def publish(self, jid, fun="cmd.run", minions=("m1",), **more):
@@ -71,8 +71,6 @@ class JobCache:
 class Returner:
     """Takes records, refuses some, or is down."""
 
-    takes_many = False
-
     def __init__(self, can_be_asked=True):
         self.loads, self.taken = [], []
         self.is_down, self._can_be_asked = False, can_be_asked
@@ -105,8 +103,10 @@ class Bus:
 
     gaps, lag = 0, 0.0
 
-    def listen(self, listener, on_ready=None):
+    def listen(self, listener=None, on_ready=None):
         pass
+
+    tell_too = listen
 
     def close(self):
         pass
@@ -126,10 +126,10 @@ class Stage:
         self.loop, clock = compat.new_loop(), Clock()
         self.tables = site_of(self.opts).tables
         recipient = ToReturner(self.returner, self.opts, self.settings)
-        reading = Reading("one", recipient, self.tables, look_back=self.settings.catch_up)
-        self.consumer = Consumer(self.loop, clock, "one", recipient, self.tables, reading=reading, tries=tries)
-        inbox = Inbox(self.opts, JOB_RECORDER)
-        self.shell = RecorderShell(self.loop, clock, Bus(), inbox, self.tables, None, [self.consumer])
+        self.consumer = Consumer(self.loop, clock, "one", recipient, outbox_of(self.tables, "one"), tries)
+        bus = Bus()
+        service = Service(self.opts, JOB_RECORDER, self.loop)
+        self.shell = RecorderShell(self.loop, clock, bus, service, [self.consumer])
         self.shell.start()
         self._is_closed = False
         assert self.until(lambda: self.consumer.looks or self.figures["trouble"])

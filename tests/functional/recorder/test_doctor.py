@@ -8,9 +8,10 @@ import time
 import pytest
 
 from saltext.jobs.core.disk.lease import Leader
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.recorder import doctor
+from tests.found import said
 from tests.functional.options import options_in
 from tests.leading import lock_of, single_holder
 from tests.user import USER
@@ -31,14 +32,14 @@ def answering(opts):
     """Stands in for the engine's process: holds its lock, and answers one request for its figures."""
 
     def answer(figures):
-        inbox = requests.Inbox(opts, JOB_RECORDER)
+        service = Service(opts, JOB_RECORDER, None)
         over = threading.Event()
 
         def serve():
             while not over.is_set():
-                for request_id, request in inbox.take():
+                for request_id, request in service.taken():
                     assert request["do"] == "stats"
-                    inbox.answer(request_id, {"returners": {"rawfile_json": {**WELL, **figures}}})
+                    service.reply(request_id, {"value": {"returners": {"rawfile_json": {**WELL, **figures}}}})
                 time.sleep(0.01)
 
         thread = threading.Thread(target=serve)
@@ -68,7 +69,7 @@ def test_nothing_is_found_where_all_is_well(answering):
     ],
 )
 def test_problems_of_a_returner_are_reported(answering, figures, part):
-    (finding,) = answering(figures)["findings"]
+    (finding,) = said(answering(figures))
     assert part in finding
 
 
@@ -82,7 +83,7 @@ def test_problems_of_a_returner_are_reported(answering, figures, part):
             {"master_job_cache": "local_cache"},
             "job_recorder needs master_job_cache: salt_cache, which is 'local_cache'",
         ),
-        ({"engines": [{"job_recorder": {"catch_up": "soon"}}]}, "'soon'"),
+        ({"engines": [{"job_recorder": {"exclude": 7}}]}, "exclude is 7"),
         ({"job_recorder": {"returners": ["no_such"]}}, "no_such gets nothing: The returner 'no_such' cannot be loaded"),
         *(
             (it, "stores no returns in a job cache of its own")
@@ -91,34 +92,34 @@ def test_problems_of_a_returner_are_reported(answering, figures, part):
     ],
 )
 def test_obstacles_to_the_recorder_are_reported(opts, options, part):
-    assert [part in finding for finding in doctor.examine({**opts, **options})["findings"]].count(True) == 1
+    assert [part in finding for finding in said(doctor.examine({**opts, **options}))].count(True) == 1
 
 
 def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opts):
     with single_holder(lock := lock_of(opts, JOB_RECORDER)):
         lock.write_bytes(Leader(17, "root", "here", "0.0.1").as_line())
-        (found,) = [finding for finding in doctor.examine(opts)["findings"] if "0.0.1" in finding]
+        (found,) = [finding for finding in said(doctor.examine(opts)) if "0.0.1" in finding]
     assert found.startswith("the job_recorder engine runs 0.0.1") and found.endswith("restart the master")
 
 
 @pytest.mark.parametrize(
     ("options", "part", "faults"),
     [
-        ({}, "", 0),
-        ({"secret": ""}, "notices are not signed", 0),
-        ({"url": f"http://ops.example.com/{TOKEN}"}, "as plain text", 0),
+        ({}, "", 1),
+        ({"secret": ""}, "notices are not signed", 1),
+        ({"url": f"http://ops.example.com/{TOKEN}"}, "as plain text", 1),
         ({"url": f"ftp://ops.example.com/{TOKEN}"}, "url is '…'; accepted is an address", 1),
         ({"kinds": ["nothing"]}, "the engine does not start: job_notices: kinds", 1),
-        ({"returners": ["no_such"]}, "no_such gets nothing", 1),
+        ({"returners": ["no_such"]}, "no_such gets nothing", 2),
     ],
 )
 def test_what_is_wrong_with_notices_is_reported_without_a_secret(opts, options, part, faults):
     opts = {**opts, "master_job_cache": "local_cache", "job_recorder": {}, "job_notices": {**NOTICES, **options}}
     found = doctor.examine(opts)
-    assert [part in finding for finding in found["findings"] if "no job_recorder engine" not in finding] == [
-        True
-    ] * bool(part)
-    assert found["faults"] == faults + 1, "no engine runs"
+    assert [part in finding for finding in said(found) if "no job_recorder engine" not in finding] == [True] * bool(
+        part
+    )
+    assert found["faults"] == faults, "one is that no engine runs, unless it is known why"
     assert TOKEN not in repr(found) and SECRET not in repr(found)
 
 

@@ -1,15 +1,14 @@
-"""Notices by mail, to a real mail server: by Salt's returner where the release has it, and by the runner of the page."""
+"""Notices by mail, to a real mail server: by Salt's returner where the release has it, and by that of the page."""
 
 from __future__ import annotations
 
 import pathlib
 import re
 
-import salt.loader
-
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.recorder.returner import ReturnerModule
 from tests.event_bus import event_bus, options
 from tests.functional.recorder.mailbox import mailbox
 from tests.functional.recorder.receiver import receiving
@@ -19,9 +18,9 @@ from tests.waiting import wait_for
 PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "notices.md"
 
 
-def runner_of_the_page():
-    """The runner that docs/notices.md shows."""
-    (found,) = re.findall(r"```python\n(\"\"\"Send mail.+?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+def returner_of_the_page():
+    """The returner that docs/notices.md shows."""
+    (found,) = re.findall(r"```python\n(\"\"\"Send notices by mail.+?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     return found
 
 
@@ -48,13 +47,12 @@ def trouble(site):
     return requests.ask(site.opts, JOB_RECORDER, {"do": "stats"})["returners"]["notices:smtp"]["trouble"]
 
 
-def test_the_runner_of_the_page_sends_mail(tmp_path):
-    (tmp_path / "mail.py").write_text(runner_of_the_page())
+def test_the_returner_of_the_page_sends_mail(tmp_path):
+    (tmp_path / "mail.py").write_text(returner_of_the_page())
     with mailbox() as box:
-        runners = salt.loader.runner({**options(tmp_path), "runner_dirs": [str(tmp_path)]})
-        assert (
-            runners["mail.send"]("Batch 20260516101112131415 was halted", to="ops@example.com", port=box.port) is True
-        )
+        server = {"to": "ops@example.com", "port": box.port, "host": "127.0.0.1"}
+        opts = {**options(tmp_path), "returner_dirs": [str(tmp_path)], "mail": server}
+        ReturnerModule(opts, "mail").store_return({"return": "Batch 20260516101112131415 was halted"})
     ((to, mail),) = box.mails
     assert to == ["ops@example.com"] and mail["Subject"] == "Salt: Batch 20260516101112131415 was halted"
     assert mail.get_content().strip() == "Batch 20260516101112131415 was halted"

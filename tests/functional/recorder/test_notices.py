@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 import salt.payload
-import salt.utils.event
 
+from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.ledger import outbox
 from saltext.jobs.core.ledger.outbox import Key, Row
-from saltext.jobs.core.recorder.reading import reader_of
-from saltext.jobs.core.recorder.watch import known_of
+from saltext.jobs.core.recorder.notices import Reported
+from saltext.jobs.core.recorder.reading import outbox_of
+from saltext.jobs.core.recorder.watch import WATCH, Sights, Watch, known_of
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.site import site_of
 from tests.event_bus import event_bus, options
+from tests.functional.options import options_in
 from tests.functional.retry.records import changes, queue_of
 from tests.unit.batch.bench import Bench
 from tests.waiting import wait_for
@@ -51,7 +54,9 @@ class Site:
         with self.log.open("ab") as log:
             self.engine = subprocess.Popen(command, cwd=CHECKOUT, stderr=log, start_new_session=True)
         wait_for(lambda: requests.is_running(self.opts, JOB_RECORDER), what="the engine runs")
-        wait_for(lambda: known_of(site_of(self.opts).tables), what="it has looked at batches and queue")
+        wait_for(
+            lambda: known_of(outbox_of(site_of(self.opts).tables, WATCH)), what="it has looked at batches and queue"
+        )
 
     def kill(self):
         if self.engine is not None:
@@ -59,25 +64,19 @@ class Site:
             self.engine.wait()
             self.engine = None
 
-    def fail_a_batch(self, late=0.0):
-        """A batch that ends on two minions, on one without success; the bus has an event of it, which may come before."""
+    def fail_a_batch(self):
+        """A batch that ends on two minions, on one without success."""
         self._count += 1
         jid = f"2026051610111213{self._count:04}"
         bench = Bench("ab", "2", jid=jid)
         bench.sent()
         bench.returns("a")
         bench.returns("b", retcode=1)
-        if not late:
-            bench.keep(self.store, ended=True)
-        with salt.utils.event.get_event("master", self.opts["sock_dir"], opts=self.opts, listen=False) as bus:
-            bus.fire_event({"jid": jid}, f"salt/batch/{jid}/complete")
-        if late:
-            time.sleep(late)
-            bench.keep(self.store, ended=True)
+        bench.keep(self.store, ended=True)
         return jid
 
     def give_up(self, jid, *minions):
-        """Jobs of the retry queue that are given up, as its engine leaves them; the bus has an event of the last."""
+        """Jobs of the retry queue that are given up, as its engine leaves them."""
         snapshot = {"published_at": 1.0, "load": {"fun": "state.apply"}}
         given_up = {}
         for minion in minions:
@@ -85,8 +84,6 @@ class Site:
             entry.move(State.DEAD, 2.0, "it no longer matches the job's target")
             given_up[minion, jid] = entry.as_record()
         queue_of(self.opts).write(changes({jid: snapshot}, given_up))
-        with salt.utils.event.get_event("master", self.opts["sock_dir"], opts=self.opts, listen=False) as bus:
-            bus.fire_event({"jid": jid, "minion": minion, "reason": "forged"}, f"salt/job_retry/{minion}/{jid}/dead")
 
     def stats(self):
         return requests.ask(self.opts, JOB_RECORDER, {"do": "stats"})["returners"]["notices:webhook"]
@@ -145,8 +142,9 @@ def test_tests_push_no_notice_out_and_of_too_many_notices_the_newest_stay(site, 
         for number in range(200)
     ]
     rows = [Row(Key("notice", name), one["time"], body=salt.payload.dumps(one)) for name, one in waiting]
-    outbox.add(site_of(site.opts).tables, reader_of("notices:webhook"), rows)
+    outbox_of(site_of(site.opts).tables, "notices:webhook").add(rows)
     site.start()
+    wait_for(lambda: len(receiver.tried) > 6, what="all that wait are at hand")
     for _ in range(3):
         requests.ask(site.opts, JOB_RECORDER, {"do": "test_notice"})
     wait_for(lambda: (site.stats()["queued"], site.stats()["dropped"]) == (200, 1), what="one is dropped")
@@ -170,22 +168,6 @@ def test_a_notice_that_its_receiver_refuses_delays_no_other(site, receiver):
     assert receiver.kinds() == ["test"] * 4
 
 
-def test_a_batch_that_is_written_down_only_after_its_event_is_reported_soon(site, receiver):
-    site.start()
-    site.fail_a_batch(late=1.5)
-    wait_for(lambda: receiver.kinds() == ["failed"], what="the failure is told")
-
-
-def test_a_forged_event_tells_nothing(site, receiver):
-    site.start()
-    with salt.utils.event.get_event("master", site.opts["sock_dir"], opts=site.opts, listen=False) as bus:
-        bus.fire_event(
-            {"jid": "20260516101112131499", "halted_reason": "forged"}, "salt/batch/20260516101112131499/halted"
-        )
-    site.fail_a_batch()
-    wait_for(lambda: receiver.kinds() == ["failed"], what="what is true is told")
-
-
 def test_owed_jobs_that_are_given_up_are_reported(site, receiver):
     site.start()
     jid = "20260516101112139999"
@@ -193,5 +175,44 @@ def test_owed_jobs_that_are_given_up_are_reported(site, receiver):
     wait_for(lambda: receiver.kinds() == ["dead"], what="it is told")
     notice = receiver.got[0][0]
     assert (notice["minions"], notice["jobs"]) == (["a", "b"], [{"jid": jid, "fun": "state.apply"}])
-    assert "it no longer matches the job's target" in notice["text"] and "forged" not in notice["text"]
+    assert "it no longer matches the job's target" in notice["text"]
     assert site.stats()["delivered"] == 1
+
+
+class AtOnce:
+    """A worker without a thread."""
+
+    async def call(self, work):
+        return work()
+
+
+def test_it_looks_again_soon_after_a_look_that_failed_and_within_minutes_after_one_that_took_long(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "cache").mkdir()
+    here, looks, later = threading.current_thread(), [], [0.0]
+    for name, real in (("monotonic", time.monotonic), ("time", time.time)):  # loops of Salt 3006 go by the second one
+        monkeypatch.setattr(time, name, lambda real=real: real() + later[0] * (threading.current_thread() is here))
+
+    def jids():
+        looks.append("look")
+        later[0] += 60  # the database was away, or the machine stood still
+        if len(looks) == 1:
+            raise OSError("away")
+        return []
+
+    async def pass_seconds(count):
+        for _ in range(0, count, 5):
+            later[0] += 5
+            await compat.sleep(0.01)
+
+    outbox = outbox_of(site_of(options_in(tmp_path, cache="sqlite")).tables, WATCH)
+    watch = Watch(Sights(jids, str, dict, dict), Reported("master", (), "", None), (), outbox)
+    loop = compat.new_loop()
+    loop.spawn_callback(watch.run, AtOnce())
+    loop.run_sync(functools.partial(pass_seconds, 10))
+    assert len(looks) == 2
+    loop.run_sync(functools.partial(pass_seconds, 310))
+    assert len(looks) == 3
+    watch.is_closed = True
+    loop.close(all_fds=True)

@@ -293,7 +293,7 @@ def test_salts_own_options_will_do_and_ours_win(opts):
 
 def test_salt_can_use_it_as_an_ordinary_returner(tables, opts, postgresql):
     module = ReturnerModule(opts, "pgjsonb_bulk")
-    assert module.takes_many
+    assert module.has("store_many")
     module.store_load(JID, {"user": "anna"})
     module.store_return(a_return()["data"])
     with pytest.raises(ValueError, match="NUL"):

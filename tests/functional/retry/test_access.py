@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import pathlib
 
+import pytest
+import salt.cache
+from salt.exceptions import SaltCacheError, SaltDeserializationError
+
+from saltext.jobs.core import compat
 from saltext.jobs.core.master.access import Access, Standing
 from saltext.jobs.core.users import ABOVE, KEY, MASTER, PASSWORD, PEER, SUDO, TOKEN, WHO, Identity
 from tests.functional.retry.records import accept, load_of
@@ -34,6 +39,19 @@ def test_the_access_of_a_publisher_is_checked_as_it_is_now(opts, kind, user, fun
     accept(opts, *minions)
     access = Access({**opts, **ACL})
     assert sorted(access.of_publisher(by(kind, user, fun=fun, arg=[]), minions).denied) == denied
+
+
+def test_no_right_counts_as_lost_because_the_data_of_minions_cannot_be_read_now(opts):
+    accept(opts, "web1")
+    opts = {**opts, "minion_data_cache": True, "publisher_acl": {"bob": [{"G@role:web": ["state.apply"]}]}}
+    place = ("grains", "web1") if compat.HAS_NATIVE_BATCHES else ("minions/web1", "data")
+    kept = {"role": "web"} if compat.HAS_NATIVE_BATCHES else {"grains": {"role": "web"}}
+    salt.cache.factory(opts).store(*place, kept)
+    access, load = Access(opts), by(KEY, "bob", fun="state.apply", arg=[])
+    assert access.of_publisher(load, ["web1"]) == Standing()
+    pathlib.Path(opts["cachedir"], *place).with_suffix(".p").write_bytes(b"\xc1")
+    with pytest.raises((SaltCacheError, SaltDeserializationError)):
+        access.of_publisher(load, ["web1"])
 
 
 # Salt itself asks for the right to one of them only (CkMinions.auth_check returns at the first that is permitted).

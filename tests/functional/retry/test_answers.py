@@ -14,6 +14,8 @@ from tests.functional.retry.records import JID, accept, changes, load_of, queue_
 from tests.functional.retry.test_shell import Publisher, Stage
 from tests.virtual_loop import VirtualLoop
 
+#: The jid of the first question.
+FIRST = "20260516102000000000"
 EITHER = ["saltutil.find_job", "saltutil.find_cached_job", "saltutil.running"]
 IDLE = {EITHER[0]: {}, EITHER[1]: {}}
 RUNNING = {EITHER[0]: {"jid": JID}, EITHER[1]: {}}
@@ -115,6 +117,13 @@ def virtual():
     made.close()
 
 
+def found_in(virtual, answer):
+    """What is found once minion a has given an answer."""
+    questions = Questions(virtual.loop, Publisher(), steady=virtual.steady)
+    virtual.loop.call_later(0.1, answered, questions, FIRST, "a", answer)
+    return virtual.loop.run_sync(lambda: questions.find_job(JID, "a", 0.5))
+
+
 @pytest.mark.parametrize(
     ("told", "state", "runs"),
     [
@@ -127,11 +136,7 @@ def virtual():
     ],
 )
 def test_the_records_of_a_minion_come_with_its_answer(told, state, runs, virtual):
-    loop = virtual.loop
-    questions = Questions(loop, Publisher(), steady=virtual.steady)
-    answer = {EITHER[0]: {}, EITHER[1]: {"jid": JID, "job_once": told}}
-    loop.call_later(0.1, answered, questions, "20260516102000000000", "a", answer)
-    found = loop.run_sync(lambda: questions.find_job(JID, "a", 0.5))
+    found = found_in(virtual, {EITHER[0]: {}, EITHER[1]: {"jid": JID, "job_once": told}})
     assert {minion: record.state for minion, record in found.records.items()} == ({"a": state} if state else {})
     assert (found.running, found.idle) == ((frozenset("a"), frozenset()) if runs else (frozenset(), frozenset("a")))
 
@@ -154,12 +159,8 @@ def test_the_records_of_a_minion_come_with_its_answer(told, state, runs, virtual
 def test_an_answer_holds_for_all_jobs_only_of_a_minion_that_runs_nothing_and_keeps_nothing(
     runs, cached, free, ordered, virtual
 ):
-    loop = virtual.loop
-    questions = Questions(loop, Publisher(), steady=virtual.steady)
     parts = [{}, cached, runs]
-    answer = parts if ordered else dict(zip(EITHER, parts, strict=True))  # ``multifunc_ordered``
-    loop.call_later(0.05, answered, questions, "20260516102000000000", "a", answer)
-    found = loop.run_sync(lambda: questions.find_job(JID, "a", 0.5))
+    found = found_in(virtual, parts if ordered else dict(zip(EITHER, parts, strict=True)))  # ``multifunc_ordered``
     assert found.idle == frozenset("a")
     assert found.free == (frozenset("a") if free else frozenset())
 
@@ -177,43 +178,29 @@ def test_an_answer_holds_for_all_jobs_only_of_a_minion_that_runs_nothing_and_kee
     ],
 )
 def test_a_minion_that_runs_states_says_so(runs, applies, virtual):
-    loop = virtual.loop
-    questions = Questions(loop, Publisher(), steady=virtual.steady)
-    answer = dict(zip(EITHER, [{}, None, runs], strict=True))
-    loop.call_later(0.05, answered, questions, "20260516102000000000", "a", answer)
-    found = loop.run_sync(lambda: questions.find_job(JID, "a", 0.5))
+    found = found_in(virtual, dict(zip(EITHER, [{}, None, runs], strict=True)))
     assert (found.idle, found.applying) == (frozenset("a"), frozenset("a") if applies else frozenset())
 
 
-class Numbered(Publisher):
-    """Publishes each question under a jid of its own."""
-
-    questions = 0
-
-    def new_jid(self):
-        self.questions += 1
-        return f"2026051610200000000{self.questions}"
-
-
 def test_a_minion_is_not_silent_while_the_answers_of_others_still_come(virtual):
-    loop, jid = virtual.loop, "20260516102000000001"
-    questions = Questions(loop, Numbered(), virtual.steady)
+    loop = virtual.loop
+    questions = Questions(loop, Publisher(), virtual.steady)
     for after, minion in ((0.3, "a"), (1.5, "b")):
-        loop.call_later(after, answered, questions, jid, minion, IDLE)
+        loop.call_later(after, answered, questions, FIRST, minion, IDLE)
     found = loop.run_sync(lambda: questions.find_job(JID, "abc", 0.5))
     assert (found.idle, found.silent) == (frozenset("ab"), frozenset("c"))
 
 
 def test_replies_to_something_earlier_prolong_a_question_but_not_for_ever(virtual):
     loop = virtual.loop
-    questions, begun = Questions(loop, Numbered(), virtual.steady), virtual.steady()
+    questions, begun = Questions(loop, Publisher(), virtual.steady), virtual.steady()
     for second in range(100):
         loop.call_later(second, questions.handed_on, second + 5.0)  # what was published 5 s before
     found = loop.run_sync(lambda: questions.find_job(JID, "a", 4.0))
     assert (found.silent, virtual.steady() - begun) == (frozenset("a"), pytest.approx(4.0 * LONGEST, abs=3.0))
 
 
-class Proxies(Numbered):
+class Proxies(Publisher):
     """Publishes to proxies with the executor ``job_once``, which run jobs of several functions without it."""
 
     def __init__(self, loop, records):
@@ -238,11 +225,7 @@ def test_a_proxy_that_may_have_begun_a_job_is_asked_for_its_records_alone(hears,
     told_of = told.append if hears else None
     found = loop.run_sync(lambda: questions.find_job(JID, "abcd", 0.5, told=told_of, doubted="abc"))
     assert publisher.asked == [(EITHER, list("abcd")), (EITHER[1], list("abc"))]
-    assert {minion: record.state for minion, record in found.records.items()} == {
-        "a": "interrupted",
-        "b": "never",
-        "c": "begun",
-    }
+    assert {minion: record.state for minion, record in found.records.items()} == publisher.records
     assert (found.running, found.idle) == (frozenset("c"), frozenset("ab") if hears else frozenset("abd"))
     assert [part.idle for part in told] == ([frozenset("d")] if hears else []), (
         "of the doubted nothing is told too early"

@@ -38,11 +38,6 @@ LAST = (RUNS, "INFO The job_retry engine is off", "CRITICAL")
         ({"job_retry": True, "master_job_cache": "salt_cache"}, {}, [RUNS]),
         ({"job_retry": {"tll": 5}, "master_job_cache": "salt_cache"}, {}, ["CRITICAL", "'tll'", "5", "ttl"]),
         (
-            {"job_retry": True, "master_job_cache": "redis"},
-            {},
-            ["CRITICAL", "'redis'", "set master_job_cache: salt_cache"],
-        ),
-        (
             {"job_retry": True, "master_job_cache": "salt_cache"},
             {"window": "Sat 02:00-05:00"},
             ["WARNING", "jobs will expire", RUNS],
@@ -78,9 +73,6 @@ USABLE = {"master_job_cache": "salt_cache"}
         ({"master_job_cache": "local_cache"}, True, ["'local_cache'", "set master_job_cache: salt_cache"]),
         ({**USABLE, "ext_job_cache": "redis"}, True, ["'redis'", "unset it"]),
         (USABLE, {"ttl": "soon"}, ["'soon'", "7d"]),
-        (USABLE, {"window": "at night"}, ["window is 'at night'", "'Sat,Sun 02:00-05:00"]),
-        (USABLE, {"window": 2}, ["window is 2", "02:00-05:00"]),
-        (USABLE, {"timezone": "Mars"}, ["'Mars'"]),
         (USABLE, "yes", ["'yes'"]),
         ({**USABLE, "job_cache": False}, True, ["job_cache is False"]),
     ],
@@ -110,7 +102,7 @@ def test_an_invalid_option_is_refused_with_its_value_and_what_is_accepted(opts, 
 def test_a_valid_option_that_may_keep_jobs_from_being_delivered_is_reported(opts, switch, doubts):
     found = list(doubts_about(opts, settings_of(opts, switch)))
     assert len(found) == len(doubts)
-    assert all(part in said for part, said in zip(doubts, found, strict=True))
+    assert all(part in said.text for part, said in zip(doubts, found, strict=True))
 
 
 def test_an_option_is_read_from_the_section_and_the_engine_with_the_engine_winning():

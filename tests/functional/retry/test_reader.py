@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import shutil
 import time
 
@@ -16,10 +15,9 @@ from saltext.jobs.core.retry.load import limits_of
 from saltext.jobs.core.retry.reader import JobReader, job_of
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.users import KEY, WHO, Identity
-from tests.database import begin_another_log, database_of
+from tests.database import begin_another_log
 from tests.faults import no_more_files
 from tests.functional.retry.records import JID, accept, load_of, returners
-from tests.waiting import wait_for
 
 #: A user of publisher_acl.
 BY_ANN = {"user": "ann", WHO: Identity(KEY, "ann").as_record()}
@@ -60,8 +58,6 @@ def test_a_job_that_another_master_published_into_the_same_cache_is_not_this_mas
     there = {**opts, "id": "there_master"}
     publish(JobCache(there), ["a"])
     begin_another_log(opts)
-    with database_of(opts) as sql:  # it shares the job cache and has a cachedir of its own
-        sql.execute("DELETE FROM saltext_jobs_masters WHERE id = 'there_master'")
     assert reader_of(opts).read(JID).job is None
     assert job_cache.published_since(0) == []
     assert JobCache(there).published_since(0) == [JID]
@@ -137,26 +133,14 @@ def test_a_job_with_arguments_of_any_form_is_read_and_distinguished_from_another
         ({"ttl": "7d"}, Limits(given=True, ttl=604800.0)),
         ({"max_attempts": 2}, Limits(given=True, max_attempts=2)),
         ({"ttl": "soon"}, Limits(given=True)),
-        ({"ttl": 1e15}, Limits(given=True)),
-        ({"ttl": 10**400}, Limits(given=True)),
-        ({"ttl": "7 days", "window": "Sat 02:00-05:00"}, Limits(given=True, window="Sat 02:00-05:00")),
         ({"ttl": "7d", "max_attempts": "two"}, Limits(given=True, ttl=604800.0)),
-        ({"ttl": "7d", "colour": "red"}, Limits(given=True, ttl=604800.0)),
         (
             {"window": "Sat 02:00-05:00", "timezone": "UTC"},
             Limits(given=True, window="Sat 02:00-05:00", timezone="UTC"),
         ),
         ({"window": ["02:00-05:00", "Sun 00:00-24:00"]}, Limits(given=True, window="02:00-05:00; Sun 00:00-24:00")),
         ({"window": ""}, Limits(given=True, window="")),
-        ({"window": "at night"}, Limits(given=True)),
-        ({"window": "; ".join(["02:00-05:00"] * 100)}, Limits(given=True)),
-        ({"window": [2]}, Limits(given=True)),
-        ({"window": 2}, Limits(given=True)),
-        ({"window": False}, Limits(given=True)),
         ({"window": "02:00-05:00", "timezone": "Middle/Earth"}, Limits(given=True, window="02:00-05:00")),
-        ({"timezone": 5}, Limits(given=True)),
-        ({"max_attempts": 0}, Limits(given=True)),
-        ({"colour": "red"}, Limits(given=True)),
         ({1: "red", "ttl": 60}, Limits(given=True, ttl=60.0)),
         ("yes", Limits()),
     ],
@@ -221,20 +205,3 @@ def test_keys_that_cannot_be_read_do_not_count_as_deleted(opts, job_cache):
     shutil.rmtree(opts["pki_dir"])
     with pytest.raises(OSError, match="No such file"):
         reader.check_keys(("a",))
-
-
-def test_a_new_key_is_distinguished_from_one_that_could_not_be_seen_for_a_while(opts, job_cache):
-    accept(opts, "a", "b", "c")
-    folder = pathlib.Path(opts["pki_dir"]) / "minions"
-    reader, changed = reader_of(opts), (folder / "a").stat().st_ctime
-    (folder / "c").unlink()
-    wait_for(lambda: time.time() > changed + 2.0)
-    folder.rename(folder.with_name("hidden"))
-    folder.symlink_to(folder.with_name("minions_pre"))  # as where a share is not mounted
-    assert reader.check_keys("abc") == KeysRead(frozenset("abc"), none=True)
-    folder.unlink()
-    folder.with_name("hidden").rename(folder)
-    accept(opts, "c")
-    made_at = (folder / "c").stat().st_ctime
-    assert reader.check_keys("abc") == KeysRead(frozenset(), renewed={"c": made_at})
-    assert reader.check_keys("abc") == KeysRead(frozenset())

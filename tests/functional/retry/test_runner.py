@@ -6,6 +6,7 @@ import datetime
 import getpass
 import threading
 import time
+import types
 
 import pytest
 import salt.cache
@@ -17,6 +18,7 @@ from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import Refused
 from tests.functional.retry.records import JID, changes, load_of, queue_of, record_of, snapshot_of
 from tests.leading import lock_of, single_holder
@@ -49,6 +51,15 @@ def test_the_queue_is_listed_without_arguments(opts, runner):
     assert runner["job_retry.list"](state="dead") == []
     assert runner["job_retry.show"]("a", JID)["arg"] == ["web"]
     assert runner["job_retry.stats"]()["states"] == {"pending": 2}
+
+
+@pytest.mark.parametrize("function", ["job_retry.list", "job_cache.search"])
+def test_a_minion_of_which_there_is_no_key_is_named_as_unknown(opts, runner, capsys, function):
+    runner[function].__globals__["__jid_event__"] = types.SimpleNamespace(print_func=print)
+    assert runner[function](minion="wbe1") in ([], {"jobs": [], "next": None})
+    assert "no key of a minion named wbe1" in capsys.readouterr().err
+    away = salt.loader.runner({**opts, "keys.cache_driver": "away"})  # of Salt 3008
+    assert away[function](minion="wbe1") in ([], {"jobs": [], "next": None})
 
 
 def test_no_secret_among_the_arguments_of_an_entry_is_shown(opts, runner):
@@ -117,7 +128,7 @@ def test_a_pause_counts_at_once_even_if_the_engine_is_down(opts, runner):
 
 def test_a_request_is_left_for_an_engine_that_is_down(opts, runner):
     assert runner["job_retry.cancel"](jid=JID) is None
-    waiting = list(requests.Inbox(opts, JOB_RETRY).take())
+    waiting = list(Service(opts, JOB_RETRY, None).taken())
     assert [request for _, request in waiting] == [
         {"do": "cancel", "minion": None, "jid": JID, "user": getpass.getuser()}
     ]
@@ -126,12 +137,12 @@ def test_a_request_is_left_for_an_engine_that_is_down(opts, runner):
 @pytest.fixture
 def answering(opts):
     """An engine that answers each request with a number; it lives as long as the test."""
-    inbox, ended = requests.Inbox(opts, JOB_RETRY), threading.Event()
+    service, ended = Service(opts, JOB_RETRY, None), threading.Event()
 
     def serve(number):
         while not ended.wait(0.01):
-            for request, _ in inbox.take():
-                inbox.answer(request, number)
+            for request, _ in service.taken():
+                service.reply(request, {"value": number})
 
     threads = []
 

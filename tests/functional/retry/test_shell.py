@@ -39,12 +39,15 @@ class Bus:
     """A bus on which only the test fires."""
 
     def __init__(self, loop):
-        self._loop, self._listener = loop, None
+        self._loop, self._listeners = loop, []
         self.fired = []
 
     def listen(self, listener, on_ready):
-        self._listener = listener
+        self.tell_too(listener)
         self._loop.add_callback(on_ready)
+
+    def tell_too(self, listener):
+        self._listeners.append(listener)
 
     def fire(self, tag, data):
         self.fired.append((tag, data))
@@ -53,8 +56,9 @@ class Bus:
         pass
 
     def tell(self, tag, data):
-        if self._listener.wants(tag):
-            self._listener.handle(tag, data)
+        for listener in self._listeners:
+            if listener.wants(tag):
+                listener.handle(tag, data)
 
 
 class Stage:
@@ -75,7 +79,7 @@ class Stage:
             acks=True,
         )
         self.ports = ports
-        self.shell = RetryShell(self.opts, RetrySettings(), self.loop, ports)
+        self.shell = RetryShell(self.opts, RetrySettings(), ports)
 
     def until(self, condition):
         assert comes_true(self.loop, condition)

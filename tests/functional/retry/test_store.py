@@ -35,13 +35,13 @@ def queued(*places):
 
 def test_what_one_process_stores_another_finds(stores):
     places = [("Deploy", "b"), ("deploy", "a"), ("deploy", "A"), ("déploy", "web.example.com")]
-    job = Watched(1000.0, {"c"}, {"d"}, {"e": ("root", 900.0)}, {"digest": {"e"}}, 900.0, False, {"c", "d", "e"})
+    job = Watched(1000.0, {"c"}, {"d"}, {"e": ("root", 900.0)}, 900.0, False, {"c", "d", "e"})
     stores[0].write({**queued(*places), **changes(watched={"deploy": job.as_record()})})
     assert set(owed(stores[1])) == set(places)
     assert owed(stores[1], jid="deploy", minion="a") == [("deploy", "a")]
     assert {minion for _, minion in owed(stores[1], jid="deploy")} == {"a", "A"}
     assert owed(stores[1], minion="b") == [("Deploy", "b")]
-    assert {snapshot["load"]["fun"] for _, snapshot in stores[1].entries()} == {"state.apply"}
+    assert {job.load["fun"] for _, job in stores[1].entries()} == {"state.apply"}
     assert stores[1].watched(1e9)["deploy"].as_record() == job.as_record()
 
 
@@ -58,12 +58,6 @@ def test_many_entries_are_each_found_once(stores):
     found = owed(stores[1])
     assert len(found) == 4500
     assert set(found) == set(places)
-
-
-def test_a_job_whose_entries_never_came_is_forgotten_by_the_next_engine(stores, sites):
-    stores[0].write({**queued(("1", "a")), **changes({"2": snapshot_of()})})
-    stores[1].tidy()
-    assert queue.owed(sites[0].tables, ["1", "2"]) == {"1"}
 
 
 @pytest.mark.parametrize("record", [{"minion": "a"}, {**record_of("a"), "expires_at": float("nan")}, {"x": object()}])

@@ -15,6 +15,7 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.store import owed_of
 from tests.functional.batch.test_starting import ROOT
 from tests.functional.options import options_in
@@ -87,8 +88,9 @@ def test_a_minion_that_is_owed_nothing_any_more_is_away_and_a_retry_runs_the_job
 def test_after_the_delivery_the_batch_shows_how_it_ended_and_when(opts):
     owe(opts, b="pending")
     before = time.time()
+    queue_of(opts).write({Key(Kind.DONE, JID, "a"): {"sent_at": before}})
     returned = {"jid": JID, "id": "a", "fun": "test.ping", "return": True, "retcode": 0, "success": True}
     returners(opts)["salt_cache.returner"](returned)
     found = run(opts, "batch.minions", JID)
     assert states(opts) == {"a": "completed", "b": "queued"}
-    assert before <= found["a"]["since"] <= time.time()
+    assert before == found["a"]["started"] <= found["a"]["since"] <= time.time()

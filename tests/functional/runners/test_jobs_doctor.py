@@ -12,6 +12,8 @@ import salt.loader
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.findings import FAULT
+from tests.found import said
 from tests.functional.retry.records import JID, accept, changes, queue_of, record_of, snapshot_of
 from tests.leading import leading, lock_of
 from tests.unit.batch.bench import Bench
@@ -31,8 +33,10 @@ def examined(opts, **more):
 
 
 def faults(found):
-    assert found["retcode"] == int(found["faults"] > 0)
-    return found["findings"][: found["faults"]]
+    told = said(found, FAULT)
+    return [
+        f"{one['part']}: {text}" if one["part"] else text for one, text in zip(found["findings"], told, strict=False)
+    ]
 
 
 @pytest.mark.parametrize(("master_job_cache", "told"), [("salt_cache", "works"), ("local_cache", "not configured")])
@@ -49,7 +53,7 @@ def test_advice_comes_last_and_once_and_leaves_the_exit_status_at_zero(opts):
     with leading(opts, BATCH_MANAGER), leading(opts, JOB_RETRY):
         found = examined(opts, engines=engines)
     assert faults(found) == []
-    assert len([finding for finding in found["findings"] if "require_minion_sign_messages" in finding]) == 1
+    assert len([finding for finding in said(found) if "require_minion_sign_messages" in finding]) == 1
     assert (found["parts"]["batch_manager"], found["parts"]["job_retry"]) == ("works", "works")
 
 
@@ -83,7 +87,9 @@ def test_what_is_misspelt_or_does_not_run_is_a_fault(opts, more, told):
 def test_open_work_without_an_engine_is_a_fault_whatever_is_configured(opts):
     queue_of(opts).write(changes({JID: snapshot_of()}, {("a", JID): record_of("a")}))
     Bench("abcd", "4", jid=JID).keep(BatchStore(opts))
-    told = faults(examined(opts))
+    found = examined(opts)
+    told = faults(found)
+    assert not [advice for advice in said(found) if "if it is wanted" in advice], "the faults say more"
     assert (
         "batch_manager: batches that have not ended: 1, and no batch_manager engine is configured: add it to `engines:`"
         in told
@@ -91,6 +97,8 @@ def test_open_work_without_an_engine_is_a_fault_whatever_is_configured(opts):
     assert any(
         fault.startswith("job_retry: jobs that are owed to minions: 1, and no job_retry engine") for fault in told
     )
+    parts = [fault.partition(":")[0] for fault in told if fault.startswith(("batch_manager:", "job_retry:"))]
+    assert parts == sorted(parts), "the findings come in the order of the parts"
 
 
 @pytest.mark.parametrize("before", ["localfs", "sqlite"])
@@ -107,6 +115,7 @@ def test_a_batch_is_not_started_while_the_job_cache_cannot_be_used(opts):
         Refused, match=r"^Nothing is started, since the job cache cannot be used; see jobs_doctor.run: .*sqllite"
     ):
         start("a", "test.ping", tgt_type="list")
+    assert "no batch is started" in str(salt.loader.runner({**opts, "cache": "sqllite"})["batch.doctor"]())
 
 
 def test_an_engine_that_hangs_does_not_work(opts):

@@ -20,6 +20,8 @@ from tests.functional.runners.test_failures import JID, ended_batch, give, publi
 from tests.leading import lock_of, single_holder
 
 SECRET = "swordfish"
+#: The value of what is named like a secret: nobody sees it.
+HIDDEN = "hunter2"
 EVERYTHING = [".*"]
 OF_WEB1 = [{"web1": ["cmd.run", "saltutil.running"]}]
 RUNNERS = [{"@runner": ["batch.*", "job_cache.*", "job_recorder.*"]}]
@@ -73,6 +75,8 @@ def user(grants):
 
 
 MINION = {"name": "web1", "who": {"kind": PEER_RUN, "name": "web1", "backends": [], "at": 1.0}, "grants": []}
+#: Who may read any job by Salt's own runner, which shows its arguments and returns.
+AUDITOR = user([{"@runner": ["jobs.list_job"]}])
 NOT_ENOUGH = [[], [{"web*": ["test.*"]}], OF_WEB1]
 
 
@@ -92,13 +96,14 @@ def a_batch(opts):
     ("made", "call"),
     [(a_batch, ("batch.failures", JID)), (a_batch, ("batch.output", JID, "web2")), (a_job, ("job_cache.outcome", JID))],
 )
-def test_returns_are_shown_to_users_who_may_publish_the_job_to_all_its_minions(opts, made, call, grants):
+def test_returns_are_shown_to_users_who_may_publish_the_job_to_all_its_minions_or_list_jobs(opts, made, call, grants):
     made(opts)
     for limits in (user(grants), MINION):
         answered, told = ask(opts, limits, *call)
         assert not answered and SECRET not in told and "web2" not in told, told
-    answered, told = ask(opts, user(EVERYTHING), *call)
-    assert answered and f"{SECRET} is wrong" in str(told)
+    for limits in (user(EVERYTHING), AUDITOR):
+        answered, told = ask(opts, limits, *call)
+        assert answered and f"{SECRET} is wrong" in str(told)
 
 
 #: Who published a job, and whether ``anna`` of ``pam``, with a password or a token, sees its arguments.
@@ -115,10 +120,10 @@ PUBLISHERS = [
 
 
 @pytest.mark.parametrize(("publisher", "own"), PUBLISHERS)
-def test_the_arguments_of_a_job_are_shown_to_its_own_user_and_to_users_without_limit(opts, publisher, own):
-    arg = [SECRET, {"__kwarg__": True, "env": SECRET}]
+def test_the_arguments_of_a_job_are_shown_to_its_own_user_and_to_those_who_may_list_jobs(opts, publisher, own):
+    arg = [SECRET, {"__kwarg__": True, "env": SECRET, "opts": {"api_key": HIDDEN}}, f"--password={HIDDEN}"]
     load = {"jid": JID, "fun": "cmd.run", "arg": arg, "tgt": "*", "tgt_type": "glob", "user": "anna", "ret": ""}
-    load.update(kwargs={"metadata": {"ticket": SECRET}}, saltext_jobs_who=publisher)
+    load.update(kwargs={"metadata": {"ticket": SECRET, "token": HIDDEN}}, saltext_jobs_who=publisher)
     JobCache(opts).keep_load(JID, load, ["web1"])
     give(opts, "web1", fun="cmd.run", fun_args=arg)
     snapshot = {**snapshot_of(), "load": load}
@@ -129,34 +134,41 @@ def test_the_arguments_of_a_job_are_shown_to_its_own_user_and_to_users_without_l
         ("job_cache.minions", (), {"fun": "cmd.run"}),
         ("job_retry.show", ("web1", JID), {}),
     ]
-    for limits in (user(EVERYTHING), MINION):
+    for limits, sees in ((user(EVERYTHING), own), (MINION, False), (AUDITOR, True)):
         answers = ask_each(opts, limits, calls)
         assert [answered for answered, _ in answers] == [True] * len(calls), answers
-        assert [SECRET in str(told) for _, told in answers] == [own and limits is not MINION] * len(calls), answers
+        assert [SECRET in str(told) for _, told in answers] == [sees] * len(calls), answers
+        assert HIDDEN not in str(answers)
     for function, args, kwargs in calls:
-        assert SECRET in str(salt.loader.runner(opts)[function](*args, **kwargs))
+        told = str(salt.loader.runner(opts)[function](*args, **kwargs))
+        assert SECRET in told and HIDDEN not in told
 
 
 @pytest.mark.parametrize("native", [False, True], ids=["ours", "of Salt's own"])
 @pytest.mark.parametrize(("publisher", "own"), PUBLISHERS)
-def test_the_arguments_of_a_batch_are_shown_to_its_own_user_and_to_users_without_limit(opts, publisher, own, native):
+def test_the_arguments_of_a_batch_are_shown_to_its_own_user_and_to_those_who_may_list_jobs(
+    opts, publisher, own, native
+):
     owner = publisher if isinstance(publisher, dict) else {}
     if native:
         own = False
         write(opts, JID, {**GOOD, "fun": "cmd.run", "arg": [SECRET], "saltext_jobs_who": publisher})
     else:
         more = {
-            "check": {"kind": "function", "fun": "test.echo", "arg": [SECRET]},
-            "options": {"metadata": {"a": SECRET}},
+            "check": {"kind": "runner", "fun": "test.arg", "arg": [SECRET, f"password={HIDDEN}"]},
+            "options": {"metadata": {"a": SECRET, "token": HIDDEN}},
         }
-        ended_batch(opts, ["web1"], fun="cmd.run", arg=(SECRET,), kwargs={"env": SECRET}, owner=owner, **more)
+        kwargs = {"env": SECRET, "pass": HIDDEN}
+        ended_batch(opts, ["web1"], fun="cmd.run", arg=(SECRET,), kwargs=kwargs, owner=owner, **more)
     calls = [("batch.status", (JID,), {}), ("batch.list", (), {})]
-    for limits in (user(EVERYTHING), MINION):
+    for limits, sees in ((user(EVERYTHING), own), (MINION, False), (AUDITOR, True)):
         answers = ask_each(opts, limits, calls)
         assert all(answered and "cmd.run" in str(told) for answered, told in answers), answers
-        assert {SECRET in str(told) for _, told in answers} == {own and limits is not MINION}, answers
+        assert {SECRET in str(told) for _, told in answers} == {sees}, answers
+        assert HIDDEN not in str(answers)
     for function, args, kwargs in calls:
-        assert SECRET in str(salt.loader.runner(opts)[function](*args, **kwargs))
+        told = str(salt.loader.runner(opts)[function](*args, **kwargs))
+        assert SECRET in told and HIDDEN not in told
 
 
 @pytest.mark.parametrize("grants", NOT_ENOUGH)

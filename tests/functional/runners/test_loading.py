@@ -10,60 +10,11 @@ import pytest
 import salt.config
 import salt.loader
 
+from tests.unit.test_docs import CHECKOUT, functions
 from tests.waiting import SOON, stretched
 
-VERBS = {
-    "batch": {
-        "start",
-        "preview",
-        "run",
-        "status",
-        "doctor",
-        "stats",
-        "history",
-        "list_active",
-        "masters",
-        "list",
-        "minions",
-        "output",
-        "failures",
-        "stop",
-        "pause",
-        "resume",
-        "approve",
-        "wait",
-        "watch",
-        "retry",
-    },
-    "job_cache": {
-        "backup",
-        "doctor",
-        "minions",
-        "outcome",
-        "recover",
-        "running",
-        "search",
-        "stats",
-    },
-    "job_console": {"choices", "config"},
-    "jobs_doctor": {"run"},
-    "job_recorder": {"doctor", "stats", "history", "set_aside", "redeliver", "drop", "test_notice"},
-    "job_retry": {
-        "list",
-        "show",
-        "stats",
-        "history",
-        "doctor",
-        "enqueue",
-        "replay",
-        "retry",
-        "cancel",
-        "coverage",
-        "purge",
-        "pause",
-        "resume",
-    },
-}
+#: The functions that the file of each runner defines.
+VERBS = {path.stem: functions(path.stem) for path in (CHECKOUT / "runners").glob("[!_]*.py")}
 
 #: Our modules that every salt-run may import.
 LIGHT = {
@@ -72,6 +23,7 @@ LIGHT = {
     "engine",
     "engine.names",
     "errors",
+    "findings",
     "ids",
     "lines",
     "loader",

@@ -61,7 +61,7 @@ def test_people_get_a_table_and_programs_the_same_data_as_ever(salt_run, jobs):
 
 def test_the_event_of_the_job_and_its_record_in_the_job_cache_hold_plain_data(salt_run, jobs):
     printed, _, returned = salt_run("batch.list")
-    assert printed.startswith("There is no batch.")
+    assert printed.startswith("No batch was found.")
     assert (returned["return"], returned["success"]) == ([], True)
     stored = jobs["salt_cache.get_jid"](returned["jid"])["m_master"]["return"]
     assert stored["return"] == []

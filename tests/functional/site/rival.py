@@ -11,8 +11,7 @@ import sys
 import time
 
 from saltext.jobs.core.boot import since_boot
-from saltext.jobs.core.ledger import batches
-from saltext.jobs.core.ledger.batches import Change, Kind
+from saltext.jobs.core.ledger.batches import Batches, Change, Kind
 from saltext.jobs.core.postgresql.lease import TableLease
 from saltext.jobs.core.site import site_of
 from tests.functional.site.conftest import SHARED
@@ -26,11 +25,11 @@ def tell(*words):
 
 def lead(site, lease):
     """Write down what is to be published, and publish it, until the lead is lost."""
-    found = batches.read(site.tables, JID)
+    found = Batches(site.tables).rows(JID)
     number = 1 + (int(max(found[2])) if found else 0)
     while True:
         parts = {f"{number:09}": str(lease.epoch).encode()}
-        batches.write(site.tables, [Change(JID, Kind.OPEN, lambda: b"", b"", parts)], lease)
+        Batches(site.tables, lease).write([Change(JID, Kind.OPEN, lambda: b"", b"", parts)])
         tell("confirmed", lease.epoch, number)
         time.sleep(0.005)  # most freezes and kills hit it here, where the lead may be lost before it publishes
         at = since_boot()

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from saltext.jobs.core.ledger import batches, meta
-from saltext.jobs.core.ledger.batches import Change, Kind
+from saltext.jobs.core.ledger import meta
+from saltext.jobs.core.ledger.batches import Batches, Change, Kind
+from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log import records
 from saltext.jobs.core.postgresql.lease import Superseded
 from tests.functional.site.conftest import end_lease
@@ -62,6 +63,13 @@ class TestLead:
         assert 0.3 <= sites[1].lead(ENGINE).silent < 60
         lease.beat()
         assert sites[1].lead(ENGINE).silent < 0.3
+
+
+def test_requests_are_taken_in_the_order_in_which_they_are_made_whatever_the_clocks_of_masters_say(sites):
+    one, two = (Requests(site.tables, ENGINE) for site in sites)
+    one.add("2", b"first")
+    two.add("1", b"second")
+    assert [each.body for each in one.open()] == [b"first", b"second"]
 
 
 class TestValues:
@@ -126,44 +134,44 @@ class TestBatches:
         return [site.tables for site in sites]
 
     def test_there_is_no_batch_at_first(self, tables):
-        assert batches.read(tables[1], self.JID) is None
-        assert batches.kind_of(tables[1], self.JID) is None
-        assert batches.jids(tables[1], Kind.OPEN) == []
+        assert Batches(tables[1]).rows(self.JID) is None
+        assert Batches(tables[1]).kind_of(self.JID) is None
+        assert Batches(tables[1]).jids(Kind.OPEN) == []
 
     def test_what_changes_is_written_and_the_rest_stays(self, tables, lease):
-        batches.write(tables[0], [self.change(a=b"1", b=b"2"), self.change(self.OTHER)], lease)
-        batches.write(tables[0], [self.change(spec=b"another", body=b"later", b=b"3", c=b"4")], lease, durable=False)
-        assert batches.read(tables[1], self.JID) == (b"spec", b"later", {"a": b"1", "b": b"3", "c": b"4"})
-        assert batches.read(tables[1], self.OTHER) == (b"spec", b"body", {})
-        assert batches.jids(tables[1], Kind.OPEN) == [self.JID, self.OTHER]
+        Batches(tables[0], lease).write([self.change(a=b"1", b=b"2"), self.change(self.OTHER)])
+        Batches(tables[0], lease).write([self.change(spec=b"another", body=b"later", b=b"3", c=b"4")], durable=False)
+        assert Batches(tables[1]).rows(self.JID) == (b"spec", b"later", {"a": b"1", "b": b"3", "c": b"4"})
+        assert Batches(tables[1]).rows(self.OTHER) == (b"spec", b"body", {})
+        assert Batches(tables[1]).jids(Kind.OPEN) == [self.JID, self.OTHER]
 
     def test_a_batch_that_was_set_aside_is_not_read_again(self, tables, lease):
-        batches.write(tables[0], [self.change(a=b"1"), self.change(self.OTHER, Kind.ENDED)], lease)
-        batches.set_aside(tables[0], self.JID, lease)
-        assert batches.read(tables[1], self.JID) is None
-        assert [batches.kind_of(tables[1], jid) for jid in (self.JID, self.OTHER)] == [Kind.ASIDE, Kind.ENDED]
-        assert [batches.jids(tables[1], kind) for kind in Kind] == [[], [self.OTHER], [self.JID]]
+        Batches(tables[0], lease).write([self.change(a=b"1"), self.change(self.OTHER, Kind.ENDED)])
+        Batches(tables[0], lease).set_aside(self.JID)
+        assert Batches(tables[1]).rows(self.JID) is None
+        assert [Batches(tables[1]).kind_of(jid) for jid in (self.JID, self.OTHER)] == [Kind.ASIDE, Kind.ENDED]
+        assert [Batches(tables[1]).jids(kind) for kind in Kind] == [[], [self.OTHER], [self.JID]]
 
     def test_old_batches_of_a_kind_are_forgotten_with_their_minions(self, tables, sites, lease):
-        batches.write(tables[0], [self.change(a=b"1"), self.change(self.OTHER, Kind.ENDED, a=b"1")], lease)
+        Batches(tables[0], lease).write([self.change(a=b"1"), self.change(self.OTHER, Kind.ENDED, a=b"1")])
         now = time.time()
-        assert batches.forget(tables[0], Kind.ENDED, now - 1000, lease) == []
-        assert batches.forget(tables[0], Kind.ENDED, now + 1000, lease) == [self.OTHER]
-        assert batches.read(tables[1], self.OTHER) is None
-        assert batches.read(tables[1], self.JID) == (b"spec", b"body", {"a": b"1"})
+        assert Batches(tables[0], lease).forget(Kind.ENDED, now - 1000) == []
+        assert Batches(tables[0], lease).forget(Kind.ENDED, now + 1000) == [self.OTHER]
+        assert Batches(tables[1]).rows(self.OTHER) is None
+        assert Batches(tables[1]).rows(self.JID) == (b"spec", b"body", {"a": b"1"})
 
     @pytest.mark.parametrize("form", ["postgresql"])
     def test_a_former_leader_changes_no_batch(self, tables, lease, supersede):
-        batches.write(tables[0], [self.change(a=b"1")], lease)
+        Batches(tables[0], lease).write([self.change(a=b"1")])
         supersede(lease)
         for change in (
-            lambda: batches.write(tables[0], [self.change(a=b"2")], lease),
-            lambda: batches.set_aside(tables[0], self.JID, lease),
-            lambda: batches.forget(tables[0], Kind.OPEN, 9e9, lease),
+            lambda: Batches(tables[0], lease).write([self.change(a=b"2")]),
+            lambda: Batches(tables[0], lease).set_aside(self.JID),
+            lambda: Batches(tables[0], lease).forget(Kind.OPEN, 9e9),
         ):
             with pytest.raises(Superseded):
                 change()
-        assert batches.read(tables[1], self.JID) == (b"spec", b"body", {"a": b"1"})
+        assert Batches(tables[1]).rows(self.JID) == (b"spec", b"body", {"a": b"1"})
 
 
 class TestLog:

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from saltext.jobs.core.ledger import batches
-from saltext.jobs.core.ledger.batches import Change, Kind
+from saltext.jobs.core.ledger.batches import Batches, Change, Kind
 from saltext.jobs.core.postgresql.lease import LEASES, Superseded
 from saltext.jobs.core.site import site_of
 from tests.functional.cache_servers import masters_key
@@ -68,7 +67,7 @@ def test_a_leader_writes_nothing_after_a_failover_even_if_the_replica_has_its_le
     lease = leading(masters[0])
 
     def write(**parts):
-        batches.write(masters[0].tables, [Change("1", Kind.OPEN, lambda: b"spec", b"body", parts)], lease)
+        Batches(masters[0].tables, lease).write([Change("1", Kind.OPEN, lambda: b"spec", b"body", parts)])
 
     write()
     cut_off(primary, replica)
@@ -78,7 +77,7 @@ def test_a_leader_writes_nothing_after_a_failover_even_if_the_replica_has_its_le
         write(a=b"too late")
     with pytest.raises(Superseded):
         lease.check()
-    assert batches.read(masters[1].tables, "1") == (b"spec", b"body", {})
+    assert Batches(masters[1].tables).rows("1") == (b"spec", b"body", {})
     lease.release()
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 import salt.loader
 import salt.payload
 
 from saltext.jobs.core.batch.store import BatchStore, change_of
-from saltext.jobs.core.engine import requests
+from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger import batches, log
 from saltext.jobs.core.ledger.requests import Requests
@@ -71,9 +72,9 @@ def owe(site, minion=MINION, jid=JID):
 
 def test_a_request_of_someone_without_the_masters_key_is_refused_with_one_line(opts, stranger, refused):
     Requests(stranger.tables, ENGINE).add("1", salt.payload.dumps(start()))
-    inbox = requests.Inbox(opts, ENGINE)
-    assert list(inbox.take()) == []
-    assert list(inbox.take()) == []
+    service = Service(opts, ENGINE, None)
+    assert list(service.taken()) == []
+    assert list(service.taken()) == []
     assert refused() == 1
 
 
@@ -82,8 +83,8 @@ def test_a_request_of_a_master_is_not_believed_at_the_place_of_another_or_of_ano
     copy = "INSERT INTO saltext_jobs_requests (engine, id, state, body, at) SELECT %s, %s, state, body, at"
     sql(f"{copy} FROM saltext_jobs_requests WHERE id = '2'", ENGINE, "3")
     sql(f"{copy} FROM saltext_jobs_requests WHERE id = '2'", "job_retry", "4")
-    assert [request["fun"] for _, request in requests.Inbox(opts, ENGINE).take()] == ["cmd.run"]
-    assert list(requests.Inbox(opts, "job_retry").take()) == []
+    assert [request["fun"] for _, request in Service(opts, ENGINE, None).taken()] == ["cmd.run"]
+    assert list(Service(opts, "job_retry", None).taken()) == []
     assert refused() == 2
 
 
@@ -92,7 +93,7 @@ def test_an_answer_is_no_request(opts, sql, refused):
     ours.add("5", salt.payload.dumps({"do": "stats"}))
     ours.answer("5", salt.payload.dumps(start()))
     sql("UPDATE saltext_jobs_requests SET state = 0")
-    assert list(requests.Inbox(opts, ENGINE).take()) == []
+    assert list(Service(opts, ENGINE, None).taken()) == []
     assert refused() == 1
 
 
@@ -100,12 +101,12 @@ def test_a_request_in_plain_bytes_is_refused(opts, sql, refused):
     site_of(opts).lead(ENGINE)
     body = salt.payload.dumps(start())
     sql("INSERT INTO saltext_jobs_requests (engine, id, state, body, at) VALUES (%s, '6', 0, %s, 0)", ENGINE, body)
-    assert list(requests.Inbox(opts, ENGINE).take()) == []
+    assert list(Service(opts, ENGINE, None).taken()) == []
     assert refused() == 1
 
 
 def test_a_batch_of_someone_without_the_masters_key_is_no_batch(opts, stranger, refused):
-    batches.write(stranger.tables, [change_of(Bench("a", jid=JID).batch)])
+    batches.Batches(stranger.tables).write([change_of(Bench("a", jid=JID).batch)])
     with pytest.raises(StateError, match="not sealed"):
         BatchStore(opts).load(JID)
     assert refused() == 1
@@ -191,7 +192,7 @@ def test_the_key_is_the_one_that_all_masters_of_a_site_have(opts, tmp_path, more
     assert entries({**opts, **places, **more}) == [(MINION, JID)]
 
 
-@pytest.mark.parametrize("forgery", ["all of it", "its minions"])
+@pytest.mark.parametrize("forgery", ["all of it", "its minions", "its time"])
 def test_a_publish_that_someone_without_the_masters_key_puts_into_the_job_cache_is_none(opts, forgery, caplog):
     """The engines look there when the log has a gap, which that one can make too."""
     load = {"fun": "cmd.run", "arg": ["id"], "tgt": "*", "tgt_type": "glob", "user": "root", "jid": JID}
@@ -201,6 +202,8 @@ def test_a_publish_that_someone_without_the_masters_key_puts_into_the_job_cache_
     assert [record.minions for record in cache.publishes(JID)] == [("m1",)]
     if forgery == "its minions":
         banks.store("jobs/minions", JID, ["m1", "m2"])
+    elif forgery == "its time":  # a job whose time to live is over would be owed again
+        banks.store("jobs/published", JID, {**banks.fetch("jobs/published", JID), "last": time.time() + 1})
     else:
         record = {**banks.fetch("jobs/published", JID), "load": digest({**load, "arg": ["reboot"]})}
         banks.store("jobs/loads", JID, {**load, "arg": ["reboot"]})

@@ -24,10 +24,10 @@ BANKS = ("jobs/loads", "jobs/minions", "jobs/endtimes", "jobs/nocache")
 
 
 class Master:
-    def __init__(self, folder, node, driver):
+    def __init__(self, folder, node):
         own = {"cachedir": str(folder), "pki_dir": str(folder), "extension_modules": f"{folder}/ext"}
-        self.opts = {**salt.config.DEFAULT_MASTER_OPTS, **own, "interface": node, "id": node, "cache": driver}
-        self.opts.update({"job_cache_store_endtime": True, "mmap_cache_size": 2000})
+        self.opts = {**salt.config.DEFAULT_MASTER_OPTS, **own, "interface": node, "id": node}
+        self.opts.update({"job_cache_store_endtime": True})
         self.node = node
         self.commit_ring()
         for jid in JIDS:
@@ -54,9 +54,9 @@ class Master:
         return {jid: (listed[jid], self.run("get_load", jid), self.run("get_jid", jid)) for jid in listed}
 
 
-@pytest.fixture(params=["localfs", "mmap_cache"])
-def masters(request, tmp_path):
-    return [Master(tmp_path / node, node, request.param) for node in NODES]
+@pytest.fixture
+def masters(tmp_path):
+    return [Master(tmp_path / node, node) for node in NODES]
 
 
 def owned(node):
@@ -102,7 +102,7 @@ def test_a_shed_job_that_is_published_again_is_whole_again(masters):
 
 
 def test_jobs_that_salts_own_runner_copies_from_local_cache_are_whole(tmp_path):
-    master = Master(tmp_path, NODES[0], "localfs")
+    master = Master(tmp_path, NODES[0])
     returners = salt.loader.returners(master.opts, {})
     source = {name: returners[f"local_cache.{name}"] for name in ("prep_jid", "save_load", "returner")}
     jid = "20260517120000000000"

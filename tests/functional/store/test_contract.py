@@ -39,7 +39,6 @@ from saltext.jobs.core.store.retention import sweep, trim
 from saltext.jobs.core.store.store import Store, store_of
 from tests.functional.cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
 from tests.functional.retry.records import changes, queue_of
-from tests.open_files import open_files
 from tests.unit.batch.bench import Bench
 from tests.waiting import SOON, stretched
 
@@ -405,7 +404,7 @@ class Contract:
         for number, jid in enumerate(jids):
             fun = "saltutil.find_job" if number in (28, 25) else "test.ping"
             job_cache.save_load(jid, {**LOAD, "fun": fun}, minions=[])
-        job_cache.save_load("deploy", LOAD, minions=[])  # without a time: written now, and so the newest
+        job_cache.save_load("deploy", LOAD, minions=[])  # sorts after all times
         newest = job_cache.get_jids_filter(4)
         assert [job["JID"] for job in newest] == [jids[26], jids[27], jids[29], "deploy"]
         assert newest[0]["StartTime"] and newest[0]["Function"] == "test.ping"
@@ -609,6 +608,10 @@ class TestLocalfs(Contract):
             job_cache.save_load(JID, LOAD, minions=["web1"])
         assert os.listdir(path) == []
 
+    def test_with_mmap_cache_the_jobs_are_in_files_too(self, job_cache, opts):
+        job_cache.save_load(JID, LOAD, minions=["web1"])
+        assert Returner({**opts, "cache": "mmap_cache"}).get_load(JID) == {**LOAD, "Minions": ["web1"]}
+
     def test_a_publish_survives_a_power_cut_that_takes_its_files(self, job_cache, opts, synced):
         job_cache.save_load(JID, LOAD, minions=["web1"])
         assert [os.path.basename(name) for name in synced] == ["jobs.sqlite-wal"]
@@ -659,38 +662,6 @@ class TestSqlite(Contract):
         job_cache.save_load(JID, LOAD, minions=["web1"])
         job_cache.returner(a_return("web1"))
         assert synced == [f"{opts['cachedir']}/cache.sqlite-wal"]
-
-
-@pytest.mark.slow
-class TestMmapCache(Contract):
-    driver = "mmap_cache"
-    __test__ = salt.version.__saltstack_version__.major >= 3008  # which brought the driver
-
-    def test_banks_that_would_take_much_of_the_disk_are_refused(self, opts):
-        with pytest.raises(SaltCacheError, match="would take 96 MB for each job: set mmap_cache_size"):
-            Returner({**opts, "mmap_cache_size": 1_000_000}).get_load(JID)
-
-    def test_no_bank_stays_open_and_a_removed_job_leaves_nothing(self, job_cache, opts):
-        for number in range(70):
-            jid = f"20200101120000{number:06}"
-            job_cache.save_load(jid, LOAD, minions=["web1"])
-            job_cache.returner(a_return("web1", jid))
-        assert len(job_cache.get_jids()) == 70 and job_cache.get_jid("20200101120000000070") == {}
-        assert not [name for name in open_files(opts["cachedir"]) if "mmap_cache" in name]
-        assert len(os.listdir(os.path.join(opts["cachedir"], "jobs", "returns"))) == 70
-        reader = salt.cache.Cache(opts)  # as the cluster runners read it
-        assert reader.list(f"jobs/returns/{jid}") == ["web1"]
-        assert reader.fetch(f"jobs/returns/{jid}", "web1")["return"] is True
-        job_cache.sweep_in(3700)
-        assert job_cache.get_jids() == {} and os.listdir(os.path.join(opts["cachedir"], "jobs", "returns")) == []
-
-    @pytest.mark.parametrize("value", [{1: "eth0", 2: "eth1"}, {"disks": {8: "sda"}}, {None: b"\xff"}])
-    def test_a_return_whose_keys_are_no_texts_counts_as_a_return(self, job_cache, opts, value):
-        job_cache.save_load(JID, LOAD, minions=["web1", "web2"])
-        job_cache.returner(a_return("web1", value=value))
-        told = JobCache({**opts, "master_job_cache": "salt_cache"})
-        assert list(told.returned(JID, ["web1", "web2"])) == ["web1"]
-        assert job_cache.get_jid(JID)["web1"]["return"].keys() == value.keys()
 
 
 @pytest.mark.story

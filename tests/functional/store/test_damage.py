@@ -13,10 +13,11 @@ import pytest
 import salt.cache
 import salt.config
 import salt.loader
+import salt.payload
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.ledger import tables as ledger
-from saltext.jobs.core.ledger.tables import VALUES
+from saltext.jobs.core.ledger.tables import QUEUE, VALUES
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store
 from tests.functional.options import options_in
@@ -196,3 +197,15 @@ def test_what_can_be_read_is_brought_back(filled, path):
     found = search(Store(filled), Query(minion=FLEET[0], limit=1000))["jobs"]
     assert {row["JID"] for row in found} >= set(loads) - {None} and banks.is_sound()
     assert recover(filled, aside)["written"] == 0
+
+
+def test_rows_of_which_a_column_is_damaged_are_left_out(filled, tmp_path):
+    path, value = str(tmp_path / "damaged"), salt.payload.dumps(1)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
+        sql.execute(f"CREATE TABLE {VALUES} (bank, key, updated, expires, failed, value)")
+        for key, updated in (("a", 1.0), (b"b", 1.0), ("c", None), ("d", 1.0)):
+            sql.execute(f"INSERT INTO {VALUES} VALUES ('bank', ?, ?, NULL, NULL, ?)", (key, updated, value))
+        sql.execute(f"CREATE TABLE {QUEUE} (kind, jid, minion, body)")
+        sql.execute(f"INSERT INTO {QUEUE} VALUES (2, 'jid', NULL, ?)", (value,))
+    assert recover(filled, path) == {"read": 2, "written": 2}
+    assert banks_of(filled).keys("bank") == ["a", "d"]

@@ -11,6 +11,7 @@ import pytest
 import salt.loader
 
 from saltext.jobs.core.disk.surroundings import is_full
+from tests.found import said
 from tests.functional.options import options_in
 from tests.functional.store.banks import banks_of
 from tests.functional.store.test_contract import JID, LOAD, Returner
@@ -28,7 +29,7 @@ def examined(opts, **more):
 
 
 def told(opts, **more):
-    return "\n".join(examined(opts, **more)["findings"])
+    return "\n".join(said(examined(opts, **more)))
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def test_a_file_that_was_set_aside_is_reported(opts, disk):
 def test_a_driver_that_cannot_be_used_is_reported(opts, disk):
     found = examined(opts, sqlite_cache_path="relative")
     assert found["usable"] is False and found["jobs"] is None
-    assert "cannot be used" in found["findings"][0] and "sqlite_cache_path is 'relative'" in found["findings"][0]
+    assert "cannot be used" in said(found)[0] and "sqlite_cache_path is 'relative'" in said(found)[0]
 
 
 @pytest.mark.parametrize("opts", ["sqlite"], indirect=True)

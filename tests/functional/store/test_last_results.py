@@ -35,8 +35,8 @@ def ran(opts):
     """Store a job: when it was published, and the exit code of each minion; None of one that has not returned."""
     returners = salt.loader.returners(opts, {})
 
-    def store(ago, fun="state.apply", arg=("nginx",), **codes):
-        jid = jid_at(NOW - ago)
+    def store(ago, fun="state.apply", arg=("nginx",), jid=None, **codes):
+        jid = jid or jid_at(NOW - ago)
         load = {"jid": jid, "fun": fun, "arg": list(arg), "tgt": "*", "tgt_type": "glob", "user": "root", "kwargs": {}}
         returners["salt_cache.save_load"](jid, load, minions=sorted(codes))
         for minion, code in codes.items():
@@ -46,6 +46,12 @@ def ran(opts):
         return jid
 
     return store
+
+
+def test_a_job_of_which_it_is_not_known_when_it_was_published_hides_no_other(run, ran):
+    ran(0, jid="deploy-7", web1=2)
+    last = ran(HOUR, web1=0)
+    assert run(minion="web1")["web1"]["jid"] == last and run(minion="web1", not_since="-2h") == {}
 
 
 def test_the_newest_return_of_each_minion_counts_and_a_newer_job_that_it_missed_is_named(run, ran):

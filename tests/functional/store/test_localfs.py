@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 
@@ -66,3 +67,14 @@ def test_a_draft_of_a_killed_process_does_not_stand_in_the_way(banks, tmp_path):
     banks.store("a", "key", 1)
     assert banks.fetch("a", "key") == 1
     assert os.listdir(tmp_path / "a") == ["key.p"]
+
+
+@pytest.mark.parametrize("refused", [None, errno.EPERM, errno.EOPNOTSUPP])
+def test_the_first_value_stays_on_a_file_system_without_hard_links_too(banks, tmp_path, monkeypatch, refused):
+    def link(*names):
+        raise OSError(refused, os.strerror(refused), *names)
+
+    if refused is not None:
+        monkeypatch.setattr(os, "link", link)
+    assert [banks.store_new("a", "key", number) for number in range(2)] == [True, False]
+    assert banks.fetch("a", "key") == 0 and os.listdir(tmp_path / "a") == ["key.p"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import multiprocessing.connection
 import os
+import signal
+import sqlite3
 import time
 
 import pytest
@@ -99,3 +102,39 @@ def test_what_was_confirmed_before_the_server_was_killed_is_in_both(opts, job_ca
     assert told <= set(published) and set(published) >= set(job_cache.get_jids()) >= told
     returned = [jid for jid in published if job_cache.get_jid(jid)]
     assert set(returned) >= told and len(returned) == len(in_log(opts, Returned))
+
+
+class Mortal(sqlite3.Connection):
+    """Kills its process in front of a statement: the one that takes ``left`` to zero."""
+
+    left = 0
+
+    def execute(self, *statement):
+        Mortal.left -= 1
+        if Mortal.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().execute(*statement)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opts", ["sqlite"], indirect=True)
+def test_a_worker_that_is_killed_in_front_of_any_statement_leaves_all_or_nothing_of_what_it_stores(opts, monkeypatch):
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Mortal))
+    for left in itertools.count(1):
+        own, confirmed = {**opts, "cachedir": f"{opts['cachedir']}/{left}"}, FORK.Value("i", 0)
+
+        def work(own=own, confirmed=confirmed, left=left):
+            Mortal.left, job_cache = left, Returner(own)
+            for minion in ("", "web1", "web2"):
+                job_cache.returner(a_return(minion)) if minion else job_cache.save_load(JID, LOAD, minions=["web1"])
+                confirmed.value += 1
+
+        process = FORK.Process(target=work)
+        process.start()
+        process.join(stretched(SOON))
+        stored = [*in_log(own, Published), *in_log(own, Returned)]
+        assert stored == [JID, "web1", "web2"][: len(stored)] and len(stored) >= confirmed.value
+        assert stored == [*Returner(own).get_jids(), *Returner(own).get_jid(JID)]
+        if process.exitcode == 0:
+            break
+    assert left > 20 and len(stored) == 3

@@ -8,11 +8,13 @@ import itertools
 import multiprocessing.connection
 import os
 import pathlib
+import queue
 import random
 import resource
 import shutil
 import signal
 import sqlite3
+import sys
 import threading
 import time
 
@@ -24,14 +26,16 @@ import salt.payload
 import salt.version
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.ledger import meta
 from saltext.jobs.core.ledger.tables import VALUES
+from saltext.jobs.core.site import site_of
+from saltext.jobs.core.sqlite import database
 from saltext.jobs.core.sqlite.database import Database
 from saltext.jobs.core.sqlite.file import VERSION
 from tests.functional.options import options_in
 from tests.functional.retry.records import JID, changes, queue_of, record_of, snapshot_of
 from tests.functional.store.banks import banks_of
 from tests.functional.store.test_contract import in_processes
-from tests.open_files import open_files
 from tests.waiting import SOON, stretched, wait_for
 
 
@@ -189,15 +193,6 @@ class TestManyWriters:
         assert in_processes(1, lambda _: cache.store("jobs/loads", "other", {})) == [None]
         assert sorted(cache.list("jobs/loads")) == ["key", "other"]
 
-    def test_threads_that_end_leave_no_file_open(self, cache, tmp_path):
-        cache.store("bank", "key", 1)
-        before = len(open_files(tmp_path))
-        for _ in range(30):
-            thread = threading.Thread(target=cache.fetch, args=("bank", "key"))
-            thread.start()
-            thread.join()
-        assert 0 < before <= len(open_files(tmp_path)) <= before + 9
-
 
 def _write_for_ever(banks, writing, name):
     for number in itertools.count():
@@ -274,6 +269,94 @@ def test_a_process_that_is_forked_while_another_thread_is_at_work_finds_nothing_
     (error,) = in_processes(1, lambda _: banks.store("bank", "forked", 1))
     thread.join()
     assert error is None and banks.keys("bank") == ["forked", "key", "thread"]
+
+
+def test_threads_of_a_process_do_not_mix_their_transactions(opts):
+    banks = banks_of(opts)
+
+    def work(name):
+        for number in range(40):
+            with contextlib.suppress(ZeroDivisionError), banks.transaction():
+                banks.store("bank", f"{name}{number}", 1)
+                time.sleep(0)
+                banks.store("twin", f"{name}{number}", 1 // (number % 3))
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    whole = sorted(f"{name}{number}" for name in "abc" for number in range(40) if number % 3)
+    assert banks.keys("bank") == banks.keys("twin") == whole
+
+
+def test_a_process_goes_on_reading_while_one_of_its_threads_waits_to_write(opts):
+    """As an engine's loop does, which hears the bus."""
+    banks = banks_of(opts)
+    banks.store("bank", "key", 1)
+    begun, over = FORK.Event(), FORK.Event()
+
+    def write_for_long():
+        with banks.transaction():
+            begun.set()
+            over.wait(10.0)
+
+    process = FORK.Process(target=write_for_long)
+    process.start()
+    assert begun.wait(stretched(SOON))
+    thread = threading.Thread(target=banks.store, args=("bank", "thread", 1))
+    thread.start()
+    for _ in range(100):
+        time.sleep(0.002)
+        assert banks.keys("bank") == ["key"]
+    is_waiting = thread.is_alive()
+    over.set()
+    thread.join()
+    process.join()
+    assert is_waiting and banks.keys("bank") == ["key", "thread"]
+
+
+def test_a_durable_transaction_is_synced_whatever_another_thread_writes_just_then(opts, monkeypatch):
+    tables, synced, turns, done = site_of(opts).tables, [], queue.Queue(), threading.Event()
+
+    def write(durable):
+        tables.together(lambda: meta.keep(tables, "test", str(durable), b"x"), durable=durable)
+
+    def disturb():
+        while turns.get():
+            write(False)
+            done.set()
+
+    def let_the_other_write(frame, *_):
+        if frame.f_code.co_filename == database.__file__:
+            turns.put(True)
+            done.wait(0.02)  # unless it waits for this thread
+            done.clear()
+        return let_the_other_write
+
+    write(False)
+    thread, before = threading.Thread(target=disturb), sys.gettrace()
+    thread.start()
+    monkeypatch.setattr(os, "fsync", synced.append)
+    sys.settrace(let_the_other_write)
+    try:
+        write(True)
+    finally:
+        sys.settrace(before)
+        turns.put(False)
+        thread.join()
+    assert len(synced) == 1
+
+
+def test_a_process_has_one_connection_to_a_file_however_many_other_files_it_has_used(opts, tmp_path):
+    first = banks_of(opts)
+    first.store("bank", "key", 1)
+    for number in range(10):
+        (tmp_path / str(number)).mkdir()
+        banks_of({**opts, "cachedir": str(tmp_path / str(number))}).store("bank", "key", 1)
+    with banks_of(opts).transaction():
+        first.store("bank", "other", 1)
+    assert first.keys("bank") == ["key", "other"]
 
 
 class TestCopies:

@@ -43,12 +43,14 @@ def master(opts):
         mminion.destroy()
 
 
-@pytest.fixture(params=["postgresql", "sqllite"])
-def opts_of_an_outage(opts, request):
-    """The same, with a job cache whose server is away, or whose name is misspelt."""
+@pytest.fixture(params=[("postgresql", False), ("postgresql", "postgresql"), ("sqllite", False)])
+def opts_of_an_outage(opts, request, tmp_path):
+    """The same, with a job cache whose server is away, and the log's too, or whose name is misspelt."""
     pytest.importorskip("psycopg")
+    cache, site = request.param
     server = {"host": "127.0.0.1", "port": free_port(), "user": "salt", "db": "salt", "connect_timeout": 2}
-    return {**opts, "cache": request.param, "postgresql": server, "job_cache_store_endtime": False}
+    (tmp_path / "master.pem").write_text("the key of the masters")
+    return {**opts, "cache": cache, "postgresql": server, "saltext_jobs_site": site, "job_cache_store_endtime": False}
 
 
 def call(master, function, *args, **kwargs):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.batch.conftest import batch_master, timeouts
-from tests.integration.conftest import ask_runner
 from tests.integration.faults import CountedJob, kill_the_master
 from tests.waiting import wait_for
 
@@ -27,11 +26,6 @@ def master(salt_factories):
         job_retry=False,
     ) as daemon:
         yield daemon
-
-
-@pytest.fixture
-def run(master):
-    return lambda *args: ask_runner(master, *args)
 
 
 def begin(run, target, *job):

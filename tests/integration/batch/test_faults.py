@@ -127,7 +127,7 @@ def test_a_gap_on_the_bus_is_noticed_and_made_good_from_the_job_cache(engine, ru
     finally:
         engine.thaw()
     assert all_completed(ended(store, jid))
-    assert "Events may have been lost on the bus" in engine.output()
+    wait_for(lambda: "Events may have been lost on the bus" in engine.output(), what="the gap is noticed")
 
 
 def publisher_of_events(master):

@@ -17,8 +17,6 @@ SECRET = "a long shared secret"
 SHOTS = os.environ.get("SALTEXT_JOBS_SCREENSHOTS")
 #: The pictures in the documentation.
 PICTURES = {"batches", "batches-one", "batches-one-phone", "batches-output", "start", "queue", "jobs-one", "health"}
-#: axe.min.js of axe-core, if it is installed.
-AXE = os.environ.get("SALTEXT_JOBS_AXE")
 _FAULTS = pathlib.Path(__file__).with_name("faults.js")
 #: Finds a button or link by its text. One that is disabled, at work, or leads nowhere so far would ignore a click.
 _FIND = """
@@ -149,11 +147,6 @@ class Page:
             what=lambda: f"{text!r} can be used: {self.text()}",
         )
 
-    def tick(self, selector, number=0):
-        """Use a box: that one of all that there are. As ``click``, in one step."""
-        script = "const box = document.querySelectorAll(arguments[0])[arguments[1]]; box?.click(); return Boolean(box)"
-        wait_for(lambda: self.chrome.execute_script(script, selector, number), what=lambda: f"a box: {self.text()}")
-
     def wait_text(self, text, selector="body", seconds=SOON):
         """Wait until this text is to be read there."""
         wait_for(lambda: text in self.text(selector), seconds, lambda: f"{text!r} in {selector}: {self.text()}")
@@ -202,11 +195,3 @@ class Page:
     def faults(self):
         """What is wrong with the page for users who cannot see it, or see it badly."""
         return self.chrome.execute_script(_FAULTS.read_text(encoding="utf-8"))
-
-    def axe(self):
-        """What axe-core finds, one line each; nothing if it is not installed."""
-        if not AXE:
-            return []
-        self.chrome.execute_script(pathlib.Path(AXE).read_text(encoding="utf-8") + "; window.axe = axe ?? window.axe")
-        found = self.tell("return (await axe.run(document, {resultTypes: ['violations']})).violations")
-        return [f"{one['id']}: {one['help']}: {one['nodes'][0]['html']}" for one in found]

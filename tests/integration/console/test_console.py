@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 
 import pytest
@@ -31,7 +30,7 @@ def master(salt_factories):
     # A kill asks the minion again and again, and waits so long each time.
     options |= {"external_auth": {"sharedsecret": USERS}, "sharedsecret": SECRET, "gather_job_timeout": 2}
     daemon = make_master(salt_factories, **options)
-    with daemon.started(), minions(daemon, "a1", "a2"):
+    with daemon.started(), minions(daemon, "a1", "a2"), salt_api(daemon):
         yield daemon
 
 
@@ -44,21 +43,8 @@ def absent(master):
     return minion
 
 
-@pytest.fixture(scope="module")
-def api(master):
-    """Runs salt-api, and returns a function that restarts it."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(salt_api(master))
-
-        def restart():
-            stack.close()
-            stack.enter_context(salt_api(master))
-
-        yield restart
-
-
 @pytest.fixture
-def page(chrome, master, api):
+def page(chrome, master):
     page = Page(chrome, f"http://127.0.0.1:{master.config['rest_cherrypy']['port']}/console/index.html")
     page.complaints()
     yield page
@@ -149,17 +135,6 @@ def test_a_user_who_may_only_look_sees_everything_and_may_do_nothing(page, run):
     page.wait_text("0 entries")
     assert run("batch.status", jid)["state"] == "running"
     run("batch.stop", jid, "kill=True")
-
-
-def test_a_restart_of_the_api_asks_for_the_login_and_goes_on_where_it_was(page, api, run):
-    page.be("admin")
-    jid = start(page, "test.sleep", "4")
-    api()
-    # salt-api keeps its logins in memory: they are gone.
-    page.wait_text("Your login has ended")
-    page.log_in("admin")
-    page.wait_text(jid, "section.batch .jid")
-    state(page, "succeeded")
 
 
 def start_job(master, target, *words):

@@ -46,11 +46,12 @@ def test_the_demo_prints_a_login_that_works_and_leaves_nothing_behind(demo):
     process, path, place = demo
     printed = wait_for(lambda: "Ctrl-C" in path.read_text() and path.read_text(), 120, path.read_text)
     found = {name: re.search(rf"^{name}: +(\S+)$", printed, re.M)[1] for name in ("The console", "Password")}
-    with urllib.request.urlopen(found["The console"]) as page:
+    as_browser = urllib.request.Request(found["The console"], headers={"Accept": "text/html"})
+    with urllib.request.urlopen(as_browser) as page:
         assert b"<title>Salt jobs</title>" in page.read()
     login = {"username": "admin", "password": found["Password"], "eauth": "sharedsecret"}
     calls = [{"client": "runner", "fun": fun, **login} for fun in ("batch.list", "job_retry.list")]
-    address = found["The console"].replace("console/index.html", "run")
+    address = found["The console"].replace("console/", "run")
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
     with urllib.request.urlopen(urllib.request.Request(address, json.dumps(calls).encode(), headers)) as answer:
         batches, entries = json.load(answer)["return"]

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from tests.integration.conftest import ask_runner, make_master, minions, salt_cli
+from tests.integration.conftest import ask_runner, log_of, make_master, minions, salt_cli
 from tests.missing import missing
 from tests.waiting import wait_for
 
@@ -44,7 +44,7 @@ def test_a_job_that_cannot_be_recorded_is_not_published_and_its_user_is_told(mas
         assert os.listdir(tmp_path) == ["done"]
         touched = ask_runner(master, "jobs.list_jobs", "search_function=file.touch").values()
         assert [job["Arguments"] for job in touched] == [[str(tmp_path / "done")]]
-    log = pathlib.Path(master.config["log_file"]).read_text(encoding="utf-8")
+    log = log_of(master)
     assert "[CRITICAL" in log and "Nothing is published: the disk of" in log
     assert "stack trace" not in log
 
@@ -57,7 +57,7 @@ def test_a_job_that_was_published_and_could_not_be_stored_is_named(master, tmp_p
         loads.write_text("in the way of any record")
         salt_cli(master, "there", "file.touch", str(tmp_path / "done"))
         wait_for((tmp_path / "done").exists, what="the minion has run it")
-    log = pathlib.Path(master.config["log_file"]).read_text(encoding="utf-8")
+    log = log_of(master)
     named = "is published, and not in the job cache"
     assert named in log
     assert "stack trace" not in log[: log.index(named)]  # the return cannot be stored either

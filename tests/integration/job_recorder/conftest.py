@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+import salt.utils.jid
 
 from tests.functional import cache_servers
+from tests.functional.recorder.stage import JobCache
 from tests.integration.conftest import make_master
 from tests.postgresql import PostgreSQL
-from tests.recorder_load import Load
+
+
+class Load(JobCache):
+    """Jobs and returns of a master that runs, without minions."""
+
+    def __init__(self, opts):
+        super().__init__(dict(opts))
+        self.made = []  # (jid, minion) of every return
+
+    def publish(self, minions, jid=None):
+        jid = jid or salt.utils.jid.gen_jid(self.opts)
+        super().publish(jid, "test.echo", minions, kwargs={"metadata": {"ticket": 7}})
+        return jid
+
+    def give_back(self, jid, minion, value="x"):
+        super().give_back(jid, minion, value, fun="test.echo")
+        self.made.append((jid, minion))
+
+    def run(self, rate, seconds, minions=50):
+        """Give back so many returns a second for some seconds."""
+        for number in range(rate * seconds):
+            if number % minions == 0:
+                jid = self.publish([f"m{n}" for n in range(minions)])
+            self.give_back(jid, f"m{number % minions}", {"number": number, "text": "y" * 200})
+            time.sleep(1 / rate)
 
 
 def make_recorder_master(factories, returners, **options):
@@ -55,6 +83,4 @@ def master(salt_factories, postgresql, redis, file):
 
 @pytest.fixture
 def load(master):
-    source = Load(master.config)
-    yield source
-    source.close()
+    return Load(master.config)

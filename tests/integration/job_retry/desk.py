@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
+import json
 import os
 import pathlib
 import signal
@@ -90,10 +90,10 @@ class Desk:
 
 
 class Ear:
-    """The tags of all events on a master's bus while the block runs."""
+    """All that is on a master's bus while the block runs: what every login reads."""
 
     def __init__(self, master):
-        self._opts, self._tags, self._done = dict(master.config), [], threading.Event()
+        self._opts, self._heard, self._done = dict(master.config), [], threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._ready = threading.Event()
 
@@ -106,21 +106,22 @@ class Ear:
         self._done.set()
         self._thread.join()
 
-    def tags(self, glob):
-        """The tags like this of all events so far."""
-        return fnmatch.filter(list(self._tags), glob)
+    @property
+    def text(self):
+        """Tags and payloads of all events so far."""
+        return json.dumps(list(self._heard), default=repr)
 
-    def count(self, glob):
-        """How many events with such a tag there were."""
-        return len(self.tags(glob))
+    def count(self, tag):
+        """How many events with this tag there were."""
+        return sum(each == tag for each, _ in list(self._heard))
 
     def _listen(self):
         with salt.utils.event.get_master_event(self._opts, self._opts["sock_dir"], listen=True) as bus:
             self._ready.set()
             while not self._done.is_set():
-                event = bus.get_event(wait=0.2, full=True)
+                event = bus.get_event(wait=0.2, full=True, auto_reconnect=True)
                 if event:
-                    self._tags.append(event["tag"])
+                    self._heard.append((event["tag"], event["data"]))
 
 
 # -- daemons -----------------------------------------------------------------------------------------------------------

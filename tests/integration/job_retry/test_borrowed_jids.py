@@ -6,7 +6,6 @@ A minion runs a jid once: it ignores a second job under that jid, and the first 
 
 from __future__ import annotations
 
-import pathlib
 import re
 import time
 
@@ -14,7 +13,7 @@ import pytest
 from salt.exceptions import SaltClientError
 
 from tests.integration.api import SECRET
-from tests.integration.conftest import make_master, minions
+from tests.integration.conftest import finished, log_of, make_master, minions
 from tests.integration.job_retry.desk import OPTIONS, TIMES, lines
 from tests.waiting import stretched, wait_for
 
@@ -48,19 +47,10 @@ def borrow(desk, jid, tgt="*", user="anna", fun="saltutil.find_job", arg="203001
     return bool(answer and answer.get("jid"))
 
 
-def logged(master, pattern):
-    return re.findall(pattern, pathlib.Path(master.config["log_file"]).read_text(errors="replace"))
-
-
 def start(desk, notes, **options):
     """Start a batch on m1 to m3 that leaves a line for each run, one minion after the other."""
     command = f"echo x >> {notes}"
     return desk.run("batch.start", ["m1", "m2", "m3"], "cmd.run", command, tgt_type="list", batch=1, **options)["jid"]
-
-
-def ended(desk, jid):
-    wait_for(lambda: desk.run("batch.status", jid)["finished"], what="the batch has ended")
-    return desk.run("batch.status", jid)
 
 
 def test_no_user_publishes_under_the_jid_of_a_batch_that_is_still_to_begin(master, desk, tmp_path):
@@ -68,15 +58,15 @@ def test_no_user_publishes_under_the_jid_of_a_batch_that_is_still_to_begin(maste
     jid = start(desk, tmp_path / "runs", start_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begins)))
     assert not borrow(desk, jid)
     assert not borrow(desk, f"{jid}~batch_manager~0~{begins + 100:.0f}~{'0' * 64}")
-    assert logged(master, f"Refused to let anna publish under the jid {jid}")
-    status = ended(desk, jid)
+    assert re.search(f"Refused to let anna publish under the jid {jid}", log_of(master))
+    status = finished(desk.run, jid)
     assert (status["completed"], lines(tmp_path / "runs")) == (3, 3)
 
 
 def test_no_user_publishes_under_the_jid_of_a_running_batch_or_has_its_returns_thrown_away(desk, tmp_path):
     jid = start(desk, tmp_path / "runs", batch_wait=1)
     borrowed = [borrow(desk, jid), borrow(desk, jid, nocache=True)]
-    status = ended(desk, jid)
+    status = finished(desk.run, jid)
     assert (status["completed"], lines(tmp_path / "runs")) == (3, 3)
     assert borrowed == [False, False]
     assert not borrow(desk, jid)
@@ -90,7 +80,7 @@ def test_a_run_under_a_borrowed_jid_is_no_return_of_the_owed_job(master, desk, b
     bert.start()
     assert borrow(desk, jid, tgt="bert")
     told = rf"bert has run saltutil.find_job under the jid {jid} .*anna \(saltutil.find_job\)"
-    wait_for(lambda: logged(master, told), what="the log says who has borrowed the jid")
+    wait_for(lambda: re.search(told, log_of(master)), what="the log says who has borrowed the jid")
     assert (desk.returned(jid), desk.state("bert", jid)) == ({}, "pending")
     bert.terminate()
     bert.start()

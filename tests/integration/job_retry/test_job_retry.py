@@ -25,50 +25,6 @@ def bert_once(anna, bert_once):
 
 
 @pytest.mark.story
-def test_a_minion_that_was_away_gets_the_job_under_its_own_jid_once(desk, bert, tmp_path):
-    ran = tmp_path / "ran"
-    jid = desk.publish("cmd.run", f"echo $$ >> {ran}", tgt="*", metadata={"ticket": "T-1"})
-    desk.await_state("bert", jid, "pending")
-    row = desk.run("job_retry.list")[0]
-    assert {"minion", "jid", "fun", "state", "attempts", "queued_at", "expires_at"} <= row.keys()
-    assert "arg" not in row
-    assert desk.run("job_retry.show", "bert", jid)["arg"] == [f"echo $$ >> {ran}"]
-    bert.start()
-    desk.await_return("bert", jid)
-    wait_for(lambda: not desk.queue(), what="the entry is gone")
-    done = desk.run("job_retry.show", "bert", jid)
-    assert (done["state"], done["attempts"]) == ("done", 1)
-    assert done["queued_at"] < done["last_sent_at"] <= done["ended_at"]
-    assert set(desk.returned(jid)) == {"anna", "bert"}
-    assert lines(ran) == 2
-    job = desk.run("jobs.list_job", jid)
-    assert (job["Target"], job["Target-type"], sorted(job["Minions"])) == ("*", "glob", ["anna", "bert"])
-    assert desk.run("job_retry.stats")["entries"] == 0
-    assert desk.run("jobs.lookup_jid", jid, display_progress=False)["bert"] == ""
-
-
-def test_operators_control_the_queue(desk, bert, tmp_path):
-    ran = tmp_path / "ran"
-    assert desk.run("job_retry.pause") is True
-    assert desk.run("job_retry.pause") is False
-    kept = desk.publish("cmd.run", f"echo kept >> {ran}", tgt="bert")
-    dropped = desk.publish("cmd.run", f"echo dropped >> {ran}", tgt="bert")
-    excluded = desk.publish("test.ping", tgt="bert")
-    desk.await_state("bert", dropped, "pending")
-    assert desk.run("job_retry.cancel", jid=dropped) == 1
-    assert desk.run("job_retry.enqueue", excluded, minions="bert") == 1
-    bert.start()
-    stats = desk.run("job_retry.stats")
-    assert (stats["paused"], stats["engine"]) == (True, True)
-    assert stats["states"] == {"pending": 2, "cancelled": 1}
-    assert desk.run("job_retry.resume") is True
-    desk.await_return("bert", kept)
-    desk.await_return("bert", excluded)
-    assert ran.read_text().split() == ["kept"]
-    assert desk.run("job_retry.purge", state="cancelled") == 1
-
-
-@pytest.mark.story
 def test_a_job_that_was_begun_and_interrupted_is_held_until_an_operator_decides(desk, bert, tmp_path):
     ran = tmp_path / "ran"
     jid = desk.publish("cmd.run", f"echo x >> {ran}; sleep 25", tgt="bert")

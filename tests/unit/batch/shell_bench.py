@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 
 from saltext.jobs.core.batch.catalog import add_late_returns
 from saltext.jobs.core.batch.live import Ports
@@ -15,15 +14,16 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.feeder import Feeder
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.returns import Returns
+from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.log.records import Returned, publish_of, return_of
-from saltext.jobs.core.master import events
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import BatchSettings
 from saltext.jobs.core.site import site_of
 from tests.unit.batch.bench import BEGIN, spec
 from tests.virtual_loop import VirtualLoop
+from tests.worlds.world import Bus
 
 JID = "20260516101112131415"
 #: Seconds that an event or an answer of the master takes.
@@ -32,23 +32,13 @@ LATENCY = 0.01
 QUESTION = ["saltutil.find_job", "saltutil.find_cached_job", "saltutil.running"]
 
 
-class FakeBus:
+class FakeBus(Bus):
     """Hands every event to its listener, as the bus does: decoded only if it is wanted, and never raising."""
 
-    gaps, lag = 0, 0.0
-
     def __init__(self, loop):
-        self._loop = loop
-        self.listeners = []
+        super().__init__(loop)
         self.fired = []
         self.errors = []
-
-    def listen(self, listener, on_ready=None):
-        self.tell_too(listener)
-        self._loop.add_callback(on_ready)
-
-    def tell_too(self, listener):
-        self.listeners.append(listener)
 
     def fire(self, tag, data):
         self.fired.append((tag, data))
@@ -60,18 +50,10 @@ class FakeBus:
             except Exception as exc:
                 self.errors.append(exc)
 
-    def lose(self):
-        """Events may have been lost."""
-        for listener in self.listeners:
-            listener.on_gap()
-
     def kinds(self):
         """What the batches announced, except their progress."""
         kinds = [tag.rsplit("/", 1)[1] for tag, _ in self.fired]
         return [kind for kind in kinds if kind != "progress"]
-
-    def close(self):
-        self.listeners.clear()
 
 
 @dataclasses.dataclass(eq=False)
@@ -82,10 +64,8 @@ class FakeMinion:
     seconds: float = 1.0
     retcode: int = 0
     there: bool = True
-    latency: float = LATENCY
     acknowledges: bool = True
     stubborn: bool = False  # its job does not end when it is told to terminate
-    stored_after: float = 0.0  # seconds between the event of its return and the time when the job cache has it
     started: float = 0.0  # when its process started, if that was after the beginning
     answers: dict = dataclasses.field(
         default_factory=dict
@@ -126,12 +106,8 @@ class FakeMaster:
         for name in matched:
             minion = self.minions[name]
             if minion.there:
-                self._loop.call_later(minion.latency, self._receive, minion, fun, arg, jid)
+                self._loop.call_later(LATENCY, self._receive, minion, fun, arg, jid)
         return frozenset(matched)
-
-    async def kill_job(self, jid, minions, *, kill_jid, gently=False):
-        fun = "saltutil.term_job" if gently else "saltutil.kill_job"
-        return await self.publish(fun, [jid], list(minions), jid=kill_jid, question=True)
 
     def close(self):
         pass
@@ -170,12 +146,10 @@ class FakeMaster:
             self.returns(minion, jid, fun, True)
         elif fun == "saltutil.find_cached_job":
             self.returns(minion, jid, fun, "you may need to enable cache_jobs")
-        elif fun == "saltutil.term_job" and minion.stubborn:
-            pass
         elif fun in ("saltutil.term_job", "saltutil.kill_job"):
-            timer = minion.runs.pop(arg[0], None)
-            if timer is not None:
-                self._loop.remove_timeout(timer)
+            self.returns(minion, jid, fun, f"Signal sent to job {arg[0]} at pid 1" if arg[0] in minion.runs else "")
+            if arg[0] in minion.runs and not (minion.stubborn and fun == "saltutil.term_job"):
+                self._loop.remove_timeout(minion.runs.pop(arg[0]))
         else:
             self._run(minion, fun, jid)
 
@@ -189,10 +163,7 @@ class FakeMaster:
     def finish(self, minion, fun, jid):
         del minion.runs[jid]
         load = {"jid": jid, "id": minion.name, "fun": fun, "retcode": minion.retcode}
-        if minion.stored_after:
-            self._loop.call_later(minion.stored_after, self.cache.store_return, load)
-        else:
-            self.cache.store_return(load)
+        self.cache.store_return(load)
         self.returns(minion, jid, fun, "done", minion.retcode)
 
     def returns(self, minion, jid, fun, value, retcode=0):
@@ -287,27 +258,28 @@ class FakePermission:
 
 
 class FakeInbox:
-    """Requests in memory; ``replies`` are ``{id: (answer or refuse, value)}``. While it is ``full``, it takes none."""
-
-    engine = BATCH_MANAGER
+    """Requests in memory; ``replies`` are ``{id: (answer or refuse, value)}``. While it is ``full``, it gets no reply."""
 
     def __init__(self):
         self.waiting, self.replies, self.full = [], {}, False
 
-    def take(self):
-        waiting, self.waiting = self.waiting, []
+
+class FakeService(Service):
+    """Takes the requests of a FakeInbox."""
+
+    def __init__(self, inbox, opts, loop):
+        super().__init__(opts, BATCH_MANAGER, loop, pause=5.0)
+        self._inbox = inbox
+
+    def taken(self):
+        waiting, self._inbox.waiting = self._inbox.waiting, []
         return waiting
 
-    def answer(self, request_id, value, kind="answer"):
-        if self.full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        self.replies[request_id] = (kind, value)
-
-    def refuse(self, request_id, message, for_now=False):
-        self.answer(request_id, message, "refuse")
-
-    def sweep(self, now):
-        pass
+    def reply(self, request_id, reply):
+        if not self._inbox.full:
+            self._inbox.replies[request_id] = (
+                ("answer", reply["value"]) if "value" in reply else ("refuse", reply["error"])
+            )
 
 
 class ShellBench:
@@ -371,7 +343,7 @@ class ShellBench:
             returns=Returns(self.site.tables, cache, is_fed=not self.logged),
             log=self.log_for,
             store=self.store,
-            inbox=self.inbox,
+            service=FakeService(self.inbox, self.opts, loop),
             cache_worker=worker,
             disk_worker=FakeWorker(),
             runner=self.call_runner,
@@ -384,12 +356,12 @@ class ShellBench:
             keep=86400.0,
         )
 
-    def log_for(self, follower, cursor):
+    def log_for(self, follower):
         if not self.logged:
             writer, asks, now = self.site.log_writer(), self.questions.wants, self.virtual.steady
             cache, worker = self.master.cache, FakeWorker()
             Feeder(self.virtual.loop, self.bus, cache, worker, writer, follower, asks, self.unproven, now)
-        return self.site.log(cursor)
+        return self.site.log()
 
     async def call_runner(self, fun, words, timeout, on_behalf):
         self.called.append((fun, tuple(words)))
@@ -416,11 +388,12 @@ class ShellBench:
         return self.virtual.run(seconds, until)
 
     def ask(self, do, **request):
-        """Leave a request as a runner does, and wake the engine; returns its id."""
+        """Leave a request as a runner does, and have the engine take it; returns its id."""
         self._requests += 1
         request_id = f"{self._requests:04d}"
         self.inbox.waiting.append((request_id, {"do": do, **request}))
-        self.bus.deliver(events.wake_tag(BATCH_MANAGER), {})
+        if self.bus.listeners and self.shell.service.verbs:
+            self.shell.service.take()
         return request_id
 
     def begin(self, minions=None, batch="2", **more):

@@ -54,9 +54,9 @@ def test_a_minion_that_returned_nothing_is_described_by_its_state():
     assert {group["state"]: group["text"] for group in result["groups"]} == {
         "failed": "its return cannot be read: the minion was away, or the job cache no longer has it",
         "timed_out": "so far",
-        "lost": "may have run it: gave neither a return nor a sign that it runs the job",
+        "lost": "may have run it",
         "killed": "by an operator",
-        "offline": "not there",
+        "offline": "no answer",
         "queued": "owed by job_retry",
     }
 
@@ -74,7 +74,7 @@ def test_each_reason_takes_a_few_lines_and_the_most_frequent_comes_first():
         "    E: giving up",
         "",
         "1 minion, offline: db1",
-        "    not there",
+        "    no answer",
         "",
         f"Next: salt-run batch.retry {JID} which=all (or minions)",
     ]

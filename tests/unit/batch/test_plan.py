@@ -7,7 +7,7 @@ import pytest
 from saltext.jobs.core.batch.plan import (
     NOT_KNOWN,
     WITHOUT,
-    Check,
+    By,
     Group,
     failures_allowed,
     gates_of,
@@ -15,12 +15,10 @@ from saltext.jobs.core.batch.plan import (
     groups_of,
     labels_of,
     not_passed,
+    parse_by,
     parse_check,
     sizes_of,
 )
-from saltext.jobs.core.batch.spec import Spec
-from saltext.jobs.core.grouping import By, parse_by
-from tests.unit.batch.bench import spec
 
 # -- what a batch is grouped by ----------------------------------------------------------------------------------------
 
@@ -92,22 +90,6 @@ def test_a_minion_of_several_groups_is_in_the_first_of_them():
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "check"),
-    [
-        ("approve", Check("approve")),
-        ("service.status nginx", Check("function", "service.status", ("nginx",))),
-        (
-            "cmd.retcode 'curl -f http://localhost' timeout=5",
-            Check("function", "cmd.retcode", ("curl -f http://localhost", "timeout=5")),
-        ),
-        ("runner:survey.healthy site=eu", Check("runner", "survey.healthy", ("site=eu",))),
-    ],
-)
-def test_a_check_is_read(text, check):
-    assert parse_check(text) == check
 
 
 @pytest.mark.parametrize(
@@ -195,11 +177,6 @@ def test_a_budget_is_a_count_or_a_percentage(given, allowed):
 def test_a_malformed_budget_is_named(given):
     with pytest.raises(ValueError, match="max_failures is"):
         failures_allowed(given, 50)
-
-
-def test_a_spec_survives_being_written_down():
-    original = spec("abc", "1,2", options={"metadata": {"a": 1}}, kwargs={"x": [1]}, arg=("y",), parent="j")
-    assert Spec.from_dict(original.as_dict()) == original
 
 
 def test_sizes_and_a_budget_in_per_cent_are_of_each_group():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import salt.payload
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.gates import FRESH
 from saltext.jobs.core.batch.member import KILLS
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import summary
+from saltext.jobs.core.engine.service import Service
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 from tests.unit.batch.test_shell_rollout import ANNA, APPROVE, FUNCTION, HOUR
 
@@ -33,13 +35,25 @@ def test_a_paused_batch_sends_nothing_until_it_is_resumed(tmp_path):
         assert bench.run(15.0, lambda: len(bench.times()) == 2)
         assert [bench.reply("pause"), bench.reply("pause")] == [YES, NO]
         sent = list(bench.master.published)
-        bench.run(HOUR)
+        bench.run(60.0)
         assert (bench.batch().state, bench.states()) == ("paused", {"a": "completed", "b": "completed"})
         assert bench.master.published == sent, "nor is the one that is away pinged"
         assert [bench.reply("resume"), bench.reply("resume")] == [YES, NO]
         assert bench.end().success
         assert bench.bus.kinds() == ["new", "paused", "resumed", "complete"]
         assert [bench.reply(verb, kill=True) for verb in ("stop", "pause", "resume")] == [NO] * 3
+
+
+def test_a_stop_of_a_batch_with_nothing_in_flight_is_answered_by_the_engine_that_takes_over(tmp_path):
+    with bench_of(tmp_path, "a") as bench:
+        bench.begin("a", "1", start_at=1e12)
+        bench.run(10)
+        bench.shell.close()
+        asked = bench.ask("stop", jid=JID, user="ann")
+        bench.start(is_takeover=True)
+        assert bench.run(10.0, lambda: asked in bench.inbox.replies)
+        assert bench.inbox.replies[asked] == ("answer", True)
+        assert bench.batch().state == "halted"
 
 
 def test_a_stopped_batch_lets_what_runs_end_unless_it_is_told_to_kill_it(tmp_path):
@@ -73,6 +87,32 @@ def test_a_kill_reaches_minions_whose_publish_was_under_way(tmp_path):
         assert bench.states() == {"a": "killed", "b": "killed"}
 
 
+def test_a_job_that_had_ended_before_the_kill_counts_as_what_its_minion_has_kept_of_it(tmp_path):
+    minion = FakeMinion("a", 1e6)
+    with bench_of(tmp_path, minion) as bench:
+        bench.begin("a", "1", timeout=600.0)
+        bench.run(10)
+        minion.runs.clear()  # its return is lost
+        ended = {"jid": JID, "fun": "state.apply", "return": "done", "retcode": 0, "job_once": {"state": "ended"}}
+        minion.answers["saltutil.find_cached_job"] = (ended, 0)
+        assert bench.reply("stop", kill=True) == YES
+        bench.end()
+        assert bench.states() == {"a": "completed"}
+
+
+def test_killed_is_said_only_where_the_minion_says_that_the_kill_has_reached_the_job(tmp_path):
+    with bench_of(tmp_path, *"abc", seconds=1e6) as bench:
+        bench.master.minions["b"].acknowledges = False
+        bench.master.minions["c"].answers["saltutil.kill_job"] = ("Traceback (most recent call last)", 1)
+        bench.begin("abc", "3", timeout=600.0)
+        bench.run(10)
+        for name in "bc":
+            bench.master.minions[name].runs.clear()  # it ends a moment before the kill, and its return is lost
+        assert bench.reply("stop", kill=True) == YES
+        bench.end()
+        assert bench.states() == {"a": "killed", "b": "lost", "c": "lost"}
+
+
 def test_a_job_that_survives_every_kill_keeps_its_slot_and_its_minion_is_named(tmp_path):
     with bench_of(tmp_path, FakeMinion("a", 2000.0), "b") as bench:
         for fun in ("saltutil.term_job", "saltutil.kill_job"):
@@ -88,24 +128,12 @@ def test_a_job_that_survives_every_kill_keeps_its_slot_and_its_minion_is_named(t
 # -- max_runtime -------------------------------------------------------------------------------------------------------
 
 
-def test_a_minion_that_runs_too_long_is_asked_to_end_then_killed_and_its_slot_is_free_once_it_does_not_run(tmp_path):
-    with bench_of(tmp_path, FakeMinion("a", 1e6), "b") as bench:
-        bench.master.minions["a"].stubborn = True
-        bench.begin("ab", "1", max_runtime=100.0, timeout=30.0)
-        bench.run(99.0)
-        assert bench.kills() == []
-        assert bench.run(60.0, bench.kills)
-        bench.restart(after=5.0)
-        bench.end()
-        assert bench.kills() == ["saltutil.term_job", "saltutil.kill_job"]
-        assert (bench.states(), bench.master.most) == ({"a": "timed_out", "b": "completed"}, 1)
-        bench.master.cache.store_return({"jid": JID, "id": "a", "fun": "state.apply", "retcode": 0})
-        assert bench.states()["a"] == "completed", "it had ended well, and its return was late"
-
-
-@pytest.mark.parametrize(("retcode", "state"), [(0, "completed"), (143, "timed_out")])
-def test_a_job_that_was_told_to_end_counts_as_what_it_returns(tmp_path, retcode, state):
-    with bench_of(tmp_path, FakeMinion("a", 105.0, retcode)) as bench:
+@pytest.mark.parametrize(
+    ("retcode", "answers", "state"),
+    [(0, {}, "completed"), (143, {}, "timed_out"), (1, {"saltutil.term_job": ("", 0)}, "failed")],
+)
+def test_a_job_that_was_told_to_end_counts_as_what_it_returns(tmp_path, retcode, answers, state):
+    with bench_of(tmp_path, FakeMinion("a", 105.0, retcode, answers=answers)) as bench:
         bench.master.minions["a"].stubborn = True
         bench.begin("a", "1", max_runtime=100.0)
         assert bench.end().success is (state == "completed")
@@ -186,15 +214,15 @@ def test_an_answer_that_could_not_be_written_is_written_later_though_no_batch_is
     class Full(BatchStore):
         has_room, answered = False, {}
 
-        def write(self, changes, durable=True, cursor=None, answers=None):
+        def write(self, changes, durable=True, answers=()):
             if not self.has_room:
                 raise OSError("No space left on device")
-            self.answered.update(answers or {})
+            self.answered.update(answers)
 
     with ShellBench(tmp_path, "a", store=Full) as bench:
         bench.run(1)
-        bench.inbox.write("a request", b"no")
+        Service.reply(bench.shell.service, "a request", {"value": False})
         bench.run(10)
         bench.store.has_room = True
         bench.run(10)
-        assert bench.store.answered == {"a request": b"no"}
+        assert bench.store.answered == {"a request": salt.payload.dumps({"value": False})}

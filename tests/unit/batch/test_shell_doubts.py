@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import minions as minions_of
 from tests.unit.batch.shell_bench import JID, QUESTION, FakeMinion, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
+
+QUICK = {"timeout": 5.0, "gather_job_timeout": 2.0}
 
 
 def bench_of(tmp_path, *minions, **settings):
@@ -19,11 +22,24 @@ def bench_of(tmp_path, *minions, **settings):
 
 def test_the_key_of_a_minion_in_flight_is_deleted_and_its_slot_is_freed(tmp_path):
     with bench_of(tmp_path, FakeMinion("a", seconds=10_000), "b") as bench:
-        bench.begin("ab", "1", timeout=5.0, gather_job_timeout=2.0)
+        bench.begin("ab", "1", **QUICK)
         bench.run(0.5)
         bench.master.keys.discard("a")
         bench.end()
         assert bench.states() == {"a": "lost", "b": "completed"}
+
+
+def test_a_minion_is_not_lost_because_the_log_could_not_take_its_answers(tmp_path):
+    with bench_of(tmp_path, FakeMinion("a", seconds=100), logged=True) as bench:
+        bench.begin("a", "1", **QUICK)
+        bench.run(4)
+        cache = bench.master.cache
+        taken, cache.append = cache.append, lambda record: cache.log.missed(OSError("the disk is full"))
+        bench.run(60)
+        cache.append = taken
+        assert not bench.states()
+        bench.end()
+        assert bench.states() == {"a": "completed"}
 
 
 # -- restarts ----------------------------------------------------------------------------------------------------------
@@ -56,7 +72,7 @@ RECORDS = "saltutil.find_cached_job"
 
 def doubtful(bench, *minions):
     """A batch whose engine has lost events, so that silence is no evidence any more."""
-    bench.begin("".join(minion.name for minion in minions), str(len(minions)), timeout=5.0, gather_job_timeout=2.0)
+    bench.begin("".join(minion.name for minion in minions), str(len(minions)), **QUICK)
     bench.run(1)
     bench.bus.lose()
 
@@ -91,21 +107,35 @@ def test_a_return_to_another_master_under_the_same_jid_is_no_return_of_the_batch
 def test_a_minion_that_began_the_job_and_cannot_return_it_is_said_to_have_begun(tmp_path):
     minion = FakeMinion("a", seconds=10_000)
     with bench_of(tmp_path, minion, "b") as bench:
-        bench.begin("ab", "2", timeout=5.0, gather_job_timeout=2.0)
+        bench.begin("ab", "2", **QUICK)
         bench.run(3)
         minion.runs.clear()
         found = minions_of(bench.end())
         assert (found["a"]["state"], found["a"].get("begun")) == ("lost", True)
+        assert (
+            found["a"]["why"] == "began it, and it has ended there: its return was lost, unless its process was killed"
+        )
         assert "begun" not in found["b"]
         bench.master.cache.store_return({"jid": JID, "id": "a", "fun": "state.apply", "retcode": 0})
         assert "begun" not in minions_of(bench.batch())["a"]
+
+
+def test_a_lost_minion_that_connects_anew_is_not_said_to_have_ended_the_job(tmp_path):
+    minion = FakeMinion("a", seconds=10_000)
+    with bench_of(tmp_path, minion) as bench:
+        bench.begin("a", "1", **QUICK)
+        bench.run(3)
+        minion.runs.clear()
+        bench.master.restart_minion("a")
+        found = minions_of(bench.end())["a"]
+        assert found["why"].endswith("interrupted if the minion was restarted, else its return was lost")
 
 
 @pytest.mark.parametrize("begins", [True, False], ids=["it begins", "it is dropped"])
 def test_a_minion_that_keeps_the_job_in_its_own_queue_of_states_is_not_given_up(tmp_path, begins):
     minion = FakeMinion("a", seconds=10_000)
     with bench_of(tmp_path, minion, "b") as bench:
-        bench.begin("ab", "1", kwargs={"queue": True}, timeout=5.0, gather_job_timeout=2.0)
+        bench.begin("ab", "1", kwargs={"queue": True}, **QUICK)
         bench.run(1)
         minion.runs.clear()
         minion.answers["saltutil.running"] = ([{"fun": "state.highstate", "jid": "1"}], 0)
@@ -160,7 +190,84 @@ def test_an_exception_while_an_effect_is_performed_becomes_a_fact(tmp_path, name
             return await publish(fun, *args, **kwargs)
 
         bench.master.publish = odd
-        bench.begin("ab", "1", presence="ping", timeout=5.0, gather_job_timeout=2.0)
+        bench.begin("ab", "1", presence="ping", **QUICK)
         bench.end()
         assert not failures
         assert bench.states() == {"a": "completed", "b": "completed"}
+
+
+# -- forged events, which any accepted minion can have its master fire in another's name ----------------------------------
+
+
+def forge_without_end(bench, tag, data, seconds=1.0):
+    """Have an event fired again and again."""
+
+    def fire():
+        bench.bus.deliver(tag, data)
+        bench.virtual.loop.call_later(seconds, fire)
+
+    fire()
+
+
+@pytest.mark.parametrize("presence", ["ping", "none"])
+def test_forged_starts_without_end_keep_no_slot(tmp_path, presence):
+    with ShellBench(tmp_path, [FakeMinion("a", seconds=10_000), "b"]) as bench:
+        bench.begin("ab", "1", presence=presence, **QUICK)
+        bench.run(1)
+        bench.master.minions["a"].there = False
+        forge_without_end(bench, f"salt/job/{JID}/start/a", {"id": "a", "jid": JID})
+        bench.end(300)
+        assert bench.states() == {"a": "lost", "b": "completed"}
+
+
+def test_forged_signs_of_life_without_end_make_no_minion_present_and_delay_no_batch(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", there=False), "b"]) as bench:
+        forge_without_end(bench, "salt/minion/a/start", {"id": "a"})
+        other = "20260101000000000000"
+        forge_without_end(bench, f"salt/job/{other}/ret/a", {"id": "a", "jid": other, "fun": "x", "return": 1})
+        bench.begin("ab", "2", presence="ping", **QUICK)
+        bench.end(60)
+        assert bench.states() == {"a": "offline", "b": "completed"}
+        assert [fun for fun, _ in bench.master.published].count("test.ping") == 3, "as many as without the events"
+
+
+class Counting(BatchStore):
+    """Counts the rows that are written."""
+
+    rows = 0
+
+    def write(self, changes, durable=True, answers=()):
+        self.rows += sum(1 + len(change.parts) for change in changes)
+        super().write(changes, durable, dict(answers))
+
+
+def test_a_flood_of_forged_signs_writes_next_to_nothing_down(tmp_path):
+    minions = [FakeMinion("a", seconds=600), FakeMinion("b", there=False)]
+    with ShellBench(tmp_path, minions, store=Counting) as bench:
+        bench.begin("ab", "2", presence="ping", timeout=600.0, gather_job_timeout=2.0)
+        bench.run(3)
+        before = bench.store.rows
+        for _ in range(5000):
+            bench.bus.deliver(f"salt/job/{JID}/start/a", {"id": "a", "jid": JID})
+            for minion in "ab":
+                bench.bus.deliver(f"salt/minion/{minion}/start", {"id": minion})
+        bench.run(5)
+        assert bench.store.rows - before < 10
+
+
+def test_the_events_are_believed_if_the_job_cache_cannot_tell_which_minion_answered(tmp_path):
+    with ShellBench(tmp_path, "ab", unproven="job_cache is False") as bench:
+        bench.begin("ab", "2", presence="ping", **QUICK)
+        assert set(bench.end().outcomes) == set("ab")
+        assert not bench.master.cache.looked
+
+
+def test_the_answers_of_many_are_proven_by_few_looks_and_leave_nothing_behind(tmp_path):
+    names = [f"m{number:03d}" for number in range(150)]
+    with ShellBench(tmp_path, [FakeMinion(name, seconds=20) for name in names]) as bench:
+        bench.begin(names, "150", presence="ping", **QUICK)
+        bench.end()
+        assert sum(map(len, bench.master.cache.looked)) <= 6 * 150, "a ping, two questions whether they run it, the end"
+        assert len(bench.master.cache.looked) <= 12
+        bench.run(60)
+        assert bench.master.cache.answered == {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from tests.faults import full_disk
@@ -41,16 +39,6 @@ def test_a_forged_return_frees_no_slot_and_is_no_success(tmp_path, caplog):
         assert not bench.bus.errors
 
 
-def test_many_returns_are_proven_by_one_look_up(tmp_path):
-    names = [f"m{number:03d}" for number in range(150)]
-    with bench_of(tmp_path, *names) as bench:
-        bench.begin(names, "150")
-        bench.end()
-        assert sum(map(len, bench.master.cache.looked)) == 150
-        assert len(bench.master.cache.looked) <= 3
-        assert set(bench.states().values()) == {"completed"}
-
-
 def test_the_event_counts_if_the_job_cache_cannot_tell(tmp_path):
     with bench_of(tmp_path, FakeMinion("a", seconds=10_000), "b", unproven="job_cache is False") as bench:
         bench.begin("ab", "1")
@@ -83,35 +71,6 @@ def test_a_late_return_corrects_the_record_once_it_is_stored(tmp_path, seconds):
         bench.master.cache.returns[JID] = {"a": 3}
         bench.run(10)
         assert bench.states() == {"a": "failed"}
-
-
-@pytest.mark.parametrize("seed", range(25))
-def test_whatever_is_forged_and_whatever_fails_the_record_is_what_minions_have_stored(tmp_path, seed):
-    chance = random.Random(seed)
-    minions = [
-        FakeMinion(name, seconds=chance.choice([0.1, 3, 40]), retcode=chance.choice([0, 0, 7])) for name in "abcdef"
-    ]
-    for minion in minions:
-        minion.acknowledges = chance.random() < 0.5
-        minion.stored_after = chance.choice([0.0, 0.0, 0.05, 2.0])
-    with bench_of(tmp_path, *minions) as bench:
-        bench.begin("abcdef", "2", timeout=5.0, gather_job_timeout=2.0)
-        for _ in range(200):
-            if bench.run(chance.uniform(0, 0.5), bench.has_ended):
-                break
-            for _ in range(chance.randint(0, 5)):
-                forge(bench, chance.choice("abcdefx"), chance.choice([0, 0, 1, float("nan")]))
-            if chance.random() < 0.05:
-                bench.restart(after=chance.choice([0.0, 3.0]))
-            bench.master.cache.failing = chance.random() < 0.05
-        bench.master.cache.failing = False
-        bench.end()
-        bench.run(30)
-        truth = {minion.name: "failed" if minion.retcode else "completed" for minion in minions}
-        assert bench.states() == truth
-        assert bench.master.most <= 2
-        assert all(len(minion.begun) == 1 for minion in minions)
-        assert not bench.bus.errors
 
 
 def test_if_the_log_lacks_returns_the_job_cache_is_read_once(tmp_path, caplog):

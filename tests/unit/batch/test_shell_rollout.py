@@ -6,6 +6,7 @@ import datetime
 
 import pytest
 
+from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.users import WHO
 from tests.faults import failing_syncs
 from tests.unit.batch.bench import BEGIN
@@ -33,7 +34,7 @@ def test_a_publish_that_the_disk_held_up_until_the_batch_was_paused_or_stopped_d
         bench.run(0.5)
         with failing_syncs(monkeypatch):
             bench.run(2)
-            assert bench.batch().is_publishing()
+            assert bench.batch().publishing
             bench.ask(verb, jid=JID, user="ann")
             bench.run(2)
         bench.run(10)
@@ -115,6 +116,30 @@ def test_a_minion_that_does_not_answer_halts_the_batch(tmp_path):
         bench.run(600, lambda: len(bench.master.minions["b"].begun) and not bench.master.minions["b"].runs)
         bench.master.minions["b"].there = False
         assert bench.end().halted == "check service.status: b: no answer within 30 s"
+
+
+def test_a_check_is_made_again_if_it_could_not_be_published_or_the_log_could_not_take_what_it_returned(tmp_path):
+    with ShellBench(tmp_path, "ab", logged=True) as bench:
+        checked_by(bench, (True, 0))
+        bench.begin("ab", "1,1", check=FUNCTION, check_timeout=30.0)
+        publish, taken, failures = (
+            bench.master.publish,
+            bench.master.cache.append,
+            [PublishFailed("the disk is full"), None],
+        )
+
+        async def publish_check(fun, *args, **more):
+            if fun == "service.status" and failures:
+                failure = failures.pop(0)
+                if failure is not None:
+                    raise failure
+                bench.master.cache.append = lambda record: bench.master.cache.log.missed(OSError("the disk is full"))
+                bench.virtual.loop.call_later(10.0, setattr, bench.master.cache, "append", taken)
+            return await publish(fun, *args, **more)
+
+        bench.master.publish = publish_check
+        assert bench.end().success is True
+        assert not failures
 
 
 def test_a_runner_is_told_which_batch_and_stage_it_is_about(tmp_path):

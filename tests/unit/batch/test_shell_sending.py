@@ -81,6 +81,21 @@ def test_a_minion_that_is_away_becomes_what_offline_says(tmp_path, presence, off
         assert bench.queued == (["b"] if offline == "queue" else [])
 
 
+@pytest.mark.parametrize("offline", ["skip", "fail", "queue"])
+def test_a_minion_too_busy_to_answer_gets_the_job_once_it_returns_anything_while_the_batch_runs(tmp_path, offline):
+    with ShellBench(tmp_path, [FakeMinion("a", there=False), FakeMinion("b", 60.0)], logged=True) as bench:
+        bench.begin("ab", "2", presence="ping", offline=offline, **QUICK)
+        assert bench.run(30, lambda: "a" in bench.states()), "it was left out"
+        busy = bench.master.minions["a"]
+        busy.there = True
+        bench.master.cache.store_return({"jid": "20260516101112000000", "id": "a", "fun": "other.job", "retcode": 0})
+        bench.run(5)
+        bench.restart()
+        batch = bench.end()
+        assert (bench.states(), batch.success) == ({"a": "completed", "b": "completed"}, True)
+        assert (bench.master.jobs(), bench.queued) == (["b", "a"], [])
+
+
 @pytest.mark.parametrize(("offline", "state"), [("queue", "queued"), ("skip", "lost")])
 def test_a_minion_that_goes_away_after_its_ping_and_may_have_begun_is_asked_by_the_queue_first(
     tmp_path, offline, state
@@ -112,45 +127,6 @@ def test_a_minion_that_runs_for_hours_is_asked_less_and_less_often(tmp_path):
 
 
 # -- publishes that fail -----------------------------------------------------------------------------------------------
-
-
-def test_a_publish_without_a_confirmation_is_looked_into_before_it_is_sent_again(tmp_path):
-    with ShellBench(tmp_path, all_of("ab", 60.0)) as bench:
-        publish, lost = bench.master.publish, []
-
-        async def reaches_one(fun, arg, tgt, *args, **more):
-            if fun != "state.apply" or lost:
-                return await publish(fun, arg, tgt, *args, **more)
-            lost.append(tgt)
-            await publish(fun, arg, tgt[:1], *args, **more)
-            raise PublishFailed("timed out", certain=False)
-
-        bench.master.publish = reaches_one
-        bench.master.minions["a"].acknowledges = False
-        bench.begin("ab", "2", **QUICK)
-        bench.end()
-        assert bench.states() == {"a": "completed", "b": "completed"}
-        assert (lost, bench.master.jobs()) == ([["a", "b"]], ["a", "b"])
-
-
-def test_a_minion_that_restarts_after_a_publish_without_a_confirmation_is_not_sent_the_job_again(tmp_path):
-    with ShellBench(tmp_path, all_of("a", 60.0)) as bench:
-        publish, sent = bench.master.publish, []
-
-        async def is_not_confirmed(fun, *args, **more):
-            matched = await publish(fun, *args, **more)
-            if fun == "state.apply":
-                sent.append(matched)
-                raise PublishFailed("timed out", certain=False)
-            return matched
-
-        bench.master.publish = is_not_confirmed
-        bench.master.minions["a"].acknowledges = False
-        bench.begin("a", "1", **QUICK)
-        assert bench.run(10.0, lambda: bench.master.minions["a"].begun)
-        bench.master.restart_minion("a")
-        bench.end()
-        assert (bench.states(), len(sent)) == ({"a": "lost"}, 1)
 
 
 @pytest.mark.parametrize("fun", ["state.apply", "test.ping"])
@@ -188,3 +164,29 @@ def test_a_question_that_could_not_be_asked_is_no_silence(tmp_path):
         bench.begin("a", "1", probe_attempts=1, **QUICK)
         bench.end()
         assert bench.states() == {"a": "completed"}
+
+
+# -- many minions -----------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_announced_at_most_once_a_second(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion(f"m{number:02d}", 0.2) for number in range(60)]) as bench:
+        bench.begin(batch="1")
+        took = bench.end().finished - bench.master.minions["m00"].begun[0][1]
+        kinds = [tag.rsplit("/", 1)[1] for tag, _ in bench.bus.fired]
+        assert (kinds[0], kinds[-1], set(kinds[1:-1])) == ("new", "complete", {"progress"})
+        assert took / 2 < len(kinds) - 2 <= took + 1
+
+
+def test_a_large_batch_pings_some_minions_at_a_time_and_begins_once_the_first_have_answered(tmp_path):
+    names = [f"m{number:04d}" for number in range(1200)]
+    with ShellBench(tmp_path, [FakeMinion(name, there=name != "m0700") for name in names]) as bench:
+        bench.begin(names, "30", presence="ping", timeout=60.0)
+        assert bench.run(2.0, bench.master.jobs)
+        pings = [minions for fun, minions in bench.master.published if fun == "test.ping"]
+        assert list(pings[0]) == names[:60]
+        assert bench.master.jobs() == ["".join(names[:30])]
+        bench.end()
+        pings = [minions for fun, minions in bench.master.published if fun == "test.ping"]
+        assert max(map(len, pings)) == 500
+        assert list(bench.states().values()).count("completed") == 1199

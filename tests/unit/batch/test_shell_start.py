@@ -7,10 +7,13 @@ import os
 
 import pytest
 
+from saltext.jobs.core import compat
+from saltext.jobs.core.batch import native
+from saltext.jobs.core.batch.shell import MOST_WAITING
 from saltext.jobs.core.batch.store import BatchStore
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import spec
-from tests.unit.batch.shell_bench import JID, FakeWorker, ShellBench
+from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -117,6 +120,34 @@ def test_a_batch_that_cannot_be_written_down_is_not_answered_and_sends_nothing_u
     assert bench.end().success
 
 
+def test_a_full_disk_delays_a_hand_over_and_makes_no_minion_fail(bench):
+    bench.master.minions["a"].seconds, bench.master.minions["b"].there = 20.0, False
+    bench.begin("ab", "2", presence="ping", offline="queue", timeout=60.0, gather_job_timeout=2.0)
+    assert bench.run(30, bench.times)
+    bench.store.fails_at, bench.store.trouble = "write", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    bench.run(60)
+    assert bench.queued == []
+    bench.store.trouble = None
+    bench.end()
+    assert (bench.states(), bench.queued) == ({"a": "completed", "b": "queued"}, ["b"])
+
+
+def test_local_cache_keeps_the_job_of_a_batch_while_the_batch_is_under_way(bench):
+    for minion in bench.master.minions.values():
+        minion.seconds = 30.0
+    bench.begin("abcd", "2", timeout=60.0)
+    job = native.path_of(bench.opts, JID).with_name("jid")
+    job.parent.mkdir(parents=True, exist_ok=True)
+    job.write_text(JID)
+    os.utime(job, (1, 1))
+    bench.run(6, lambda: job.stat().st_mtime > 1)
+    assert job.stat().st_mtime > 1
+    bench.end()
+    os.utime(job, (1, 1))
+    bench.run(60)
+    assert job.stat().st_mtime == 1
+
+
 class Marking(FakeWorker):
     """A thread that says whether it is at work."""
 
@@ -149,3 +180,50 @@ def test_what_is_published_is_on_the_disk_before_and_only_a_thread_waits_for_the
         bench.begin("abcd", "2")
         assert bench.end().success
         assert (set(durable), set(works)) == ({True}, {True})
+
+
+def test_a_user_with_limited_rights_leaves_few_batches_waiting_and_others_as_many_as_they_like(bench):
+    def start(number, user, kind):
+        owner = {"kind": kind, "name": user, "backends": ["pam"], "at": 1.0}
+        made = spec("a", "1", jid=str(number), user=user, owner=owner, fun="state.apply", start_at=1e12)
+        asked = bench.ask("start", spec=made.as_dict())
+        assert bench.run(1.0, lambda: asked in bench.inbox.replies)
+        return bench.inbox.replies[asked]
+
+    for number in range(MOST_WAITING):
+        assert start(number, "anna", "password")[0] == "answer"
+    refused, why = start(98, "anna", "password")
+    assert refused == "refuse" and "anna has 20 batches that have sent nothing yet" in why
+    assert start(99, "root", "master")[0] == "answer"
+    bench.ask("stop", jid="0", user="anna")
+    bench.run(1)
+    assert start(100, "anna", "password")[0] == "answer"
+
+
+class Slow(FakeWorker):
+    """A thread for which everything takes three seconds."""
+
+    async def call(self, function, *args):
+        await compat.sleep(3.0)
+        return function(*args)
+
+
+def test_what_changes_while_a_slow_disk_is_written_to_is_written_soon_after(tmp_path):
+    minions = [FakeMinion("a", seconds=1), FakeMinion("b", seconds=600), FakeMinion("c", seconds=1.5)]
+    with ShellBench(tmp_path, minions) as bench:
+        bench.restart(disk_worker=Slow())
+        asked = bench.ask("start", spec=spec("abc", "3", fun="state.apply", timeout=500.0).as_dict())
+        assert bench.run(60.0, lambda: asked in bench.inbox.replies)
+        bench.run(30.0)
+        assert sorted(bench.store.read(JID).outcomes) == ["a", "c"]
+
+
+def test_a_user_with_limited_rights_may_not_leave_more_batches_waiting_by_asking_for_all_at_once(bench):
+    bench.restart(rights_worker=Slow())
+    owner = {"kind": "password", "name": "anna", "backends": ["pam"], "at": 1.0}
+    asked = [
+        bench.ask("start", spec=spec("a", "1", jid=str(number), user="anna", owner=owner, start_at=1e12).as_dict())
+        for number in range(MOST_WAITING + 3)
+    ]
+    bench.run(10.0)
+    assert [bench.inbox.replies[each][0] for each in asked].count("answer") == MOST_WAITING

@@ -12,7 +12,6 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.display.page import Page
 from saltext.jobs.core.display.text import width_of
 from tests.unit.batch.bench import spec
-from tests.unit.display.test_text import HARMFUL
 
 NOW = 1_779_000_000.0  # 2026-05-17 06:40:00 UTC
 JID = "20260516101112131415"
@@ -57,8 +56,8 @@ def test_a_batch_is_one_line():
     ) == [
         "2 batches: 1 running, 1 succeeded",
         "JID                   STATE        DONE  FAILED  FUNCTION     TARGET  AGE",
-        "20260516101112131415  running    44/104       2  state.apply  web*    3 min",
-        "20260516101112131415  succeeded  42/104       0  state.apply  web*    3 d",
+        "20260516101112131415  running    38/104       2  state.apply  web*    3 min",
+        "20260516101112131415  succeeded  38/104       0  state.apply  web*    3 d",
         "Next: salt-run batch.failures JID (or status, watch, minions, stop)",
     ]
 
@@ -114,8 +113,14 @@ def test_a_list_says_what_each_batch_waits_for():
 
 
 def test_an_empty_list_of_batches_says_so():
-    assert drawn(tables.listed, [])[0] == "There is no batch."
-    assert drawn(tables.listed, [], chosen=True)[0] == "No batch matches."
+    assert drawn(tables.listed, [])[0] == "No batch was found."
+
+
+def test_a_batch_is_shown_with_the_name_that_an_operator_gave_it_whoever_looks():
+    named = spec(options={"metadata": {"name": "Upgrade", "ticket": "OPS-7", "note": "for ops only"}})
+    seen = standing(options=summary.summary(Batch(named, NOW), NOW, is_seen=False)["options"])
+    assert drawn(tables.standing, seen)[0] == f"{JID}  running  Upgrade, OPS-7: state.apply on web*, by root"
+    assert "for ops only" not in str(seen)
 
 
 def test_a_highstate_is_distinguished_from_the_run_of_one_formula():
@@ -124,11 +129,6 @@ def test_a_highstate_is_distinguished_from_the_run_of_one_formula():
         *(["state.apply", "web*"], ["state.apply", "nginx", "web*"]),
         ["state.apply", f"{5 * 'x'}…", "web*"],
     ]
-
-
-@pytest.mark.parametrize("width", [30, 40, 60])
-def test_on_a_narrow_terminal_the_jid_and_the_state_stay(width):
-    assert any(line.startswith(f"{JID}  running") for line in drawn(tables.listed, [standing(total=4)], width))
 
 
 # -- one batch ----------------------------------------------------------------------------------------------------------
@@ -153,7 +153,12 @@ def test_the_status_of_a_batch_takes_a_few_lines():
             "  halted: check runner:survey: 3 alarms",
         ),
         ({"state": "halted", "halted_reason": "stop", "stopped_by": "anna"}, "  halted: stopped by anna"),
+        ({"state": "halted", "halted_reason": "stop"}, "  halted: stopped by batch.stop"),
         ({"state": "halted", "halted_reason": "max_failures", "stopped_by": "anna"}, "  stopped by: anna"),
+        (
+            {"state": "halted", "halted_reason": "max_failures in group eu"},
+            "  halted: more minions failed than max_failures allows in group eu",
+        ),
         ({"state": "paused", "paused_reason": "waits for approval", "approve": 0}, "  paused: waits for approval"),
         (
             {"state": "paused", "paused_by": "start", "publishes": 0},
@@ -172,7 +177,7 @@ def test_the_status_of_a_batch_takes_a_few_lines():
         ),
         ({"survivors": ["web1", "web2"]}, "  still run it after a kill: web1, web2"),
         ({"parent": "1"}, "  retry of: 1"),
-        ({"blocked_reason": "waits for room: 2 of 2"}, "  waits for room: 2 of 2"),
+        ({"blocked_reason": "waits for room: 2 of 2"}, "  running: waits for room: 2 of 2"),
         (
             {"options": {"by": "grains:dc", "check": "approve", "approve_by": ["anna", "%ops"]}},
             "  options: by=grains:dc, check=approve, approve_by=anna,%ops",
@@ -217,6 +222,10 @@ def test_each_thing_to_say_about_a_batch_is_a_line(more, told):
             f"job_retry.list jid={JID} (or batch.minions)",
         ),
         ({"state": "halted", "failed": 0}, f"batch.retry {JID} which=all (or minions)"),
+        (
+            {"state": "complete", "failed": 0, "pending": 0, "offline": 0, "lost": 1},
+            f"batch.minions {JID} (or retry which=lost)",
+        ),
         ({"state": "halted", "failed": 0, "offline": 0}, f"batch.retry {JID} which=all (or minions)"),
         ({"state": "halted", "failed": 0, "killed": 1}, f"batch.retry {JID} which=all (or minions)"),
         ({"state": "complete", "failed": 0, "offline": 0, "pending": 0}, f"jobs.lookup_jid {JID} (or batch.minions)"),
@@ -233,6 +242,13 @@ def test_a_batch_that_was_stopped_before_it_began_is_not_said_to_have_started():
     assert "  asked for 2026-05-17 06:36:40, sent to no minion, ended 2026-05-17 06:39:50 (10 s ago)" in lines
 
 
+def test_a_preview_has_no_line_for_what_was_not_asked_for():
+    lines = drawn(tables.previewed, summary.preview(spec("abc", max_failures=0), None, 86400.0))
+    assert [line for line in lines if line.endswith("-")] == []
+    assert {"minions: a, b, c", "options: max_failures=0, presence=none"} <= set(lines)
+    assert drawn(tables.standing, summary.preview(spec("abc"), None, 86400.0))[0] == "fun: test.ping"
+
+
 # -- the minions of a batch ---------------------------------------------------------------------------------------------
 
 
@@ -241,7 +257,7 @@ def test_minions_are_shown_by_state_and_those_that_need_an_operator_come_first()
     assert lines == [
         "9 minions: 2 failed, 1 offline, 1 active, 2 pending, 3 completed",
         "failed (retcode 1), 2: failed0, failed1",
-        "offline (not there), 1: offline0",
+        "offline (no answer), 1: offline0",
         "active (sent to, or running it, the first for 1 min), 1: active0",
         "pending (not sent to yet), 2: pending0, pending1",
         "completed, 3: completed0, completed1, completed2",
@@ -266,11 +282,55 @@ def test_many_minions_take_no_more_than_a_screen(count):
     assert sum("more" in line for line in lines) == (3 if count > 104 else 1)
 
 
-@pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
-def test_names_that_would_act_on_the_terminal_do_not(harmful):
-    drawn(tables.minions, {f"web{harmful}": {"state": "failed", "since": NOW, "retcode": harmful, "group": harmful}})
-    drawn(tables.listed, [standing(fun=harmful, tgt=[harmful], jid=harmful)])
-    drawn(
-        tables.standing,
-        standing(fun=[harmful], tgt=harmful, user=harmful, halted_reason=harmful, survivors=[harmful], verdict=harmful),
-    )
+# -- what one minion has returned, and what a step of an orchestration shows --------------------------------------------
+
+
+def test_a_run_of_states_is_a_table_with_failed_ones_first_why_they_failed_and_what_changed():
+    ran = {
+        "file_|-site_|-/etc/site_|-managed": {"result": True, "changes": {"diff": "-a\n+b"}, "duration": 471.9},
+        "test_|-same_|-same_|-nop": {"result": True, "changes": {}, "duration": 12.0, "__run_num__": 2},
+        "cmd_|-room_|-df_|-run": {"result": False, "comment": "disk is full", "duration": 2100, "__run_num__": 1},
+    }
+    lines = drawn(tables.returned, {"state": "failed", "since": NOW - 60, "retcode": 2, "return": ran})
+    assert lines[3:] == [
+        "",
+        "3 states: 1 failed, 1 changed, 1 unchanged",
+        "RESULT     STATE  FUNCTION       TOOK",
+        "failed     room   cmd.run       2.1 s",
+        "changed    site   file.managed  0.5 s",
+        "unchanged  same   test.nop      0.0 s",
+        "",
+        "why: room (cmd.run): disk is full",
+        "changes:",
+        "  site:",
+        "    diff:",
+        "      -a",
+        "      +b",
+    ]
+
+
+def test_what_a_command_has_printed_keeps_its_lines():
+    assert drawn(tables.returned, {"state": "completed", "return": "one\n  two"})[1:] == ["return:", "  one", "    two"]
+
+
+def test_a_step_names_failed_minions_with_their_reasons_and_nothing_that_is_empty():
+    found = standing(state="complete", total=30, completed=5, failed=25, active=0, pending=0, offline=0)
+    group = {
+        "count": 25,
+        "state": "failed",
+        "retcode": 1,
+        "text": "disk is full",
+        "minions": [f"m{n}" for n in range(25)],
+    }
+    told = tables.step({**found, "retcode": 1, "verdict": "25 failed", "Error": "25 failed"}, [group])
+    ((who, why),) = told.pop("failures").items()
+    assert (who[:38], who[-10:], why) == ("25 minions, failed (retcode 1): m0, m1", "and 5 more", "disk is full")
+    assert told == {
+        "jid": JID,
+        "state": "complete",
+        "total": 30,
+        "completed": 5,
+        "failed": 25,
+        "retcode": 1,
+        "Error": "25 failed",
+    }

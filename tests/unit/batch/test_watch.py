@@ -49,12 +49,6 @@ def test_on_80_columns_nothing_that_matters_is_missing():
         assert part in line
 
 
-def test_a_batch_that_has_ended_well_has_a_full_bar():
-    counts = {**dict.fromkeys(SUMMARY, 0), "total": 2, "completed": 2}
-    ended = {**counts, "state": "complete", "halted": False, "success": True}
-    assert progress_line(ended).startswith(f"[{20 * '#'}] 2/2 succeeded")
-
-
 def test_a_terminal_of_80_columns_is_redrawn_and_does_not_scroll(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     stream = Terminal()

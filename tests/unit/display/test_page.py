@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from saltext.jobs.core.display import facts
 from saltext.jobs.core.display.page import Column, Page
 from saltext.jobs.core.display.text import width_of
+from saltext.jobs.core.findings import advice, examined, fault
 from tests.unit.display.test_moments import NOW
 from tests.unit.display.test_text import ANYTHING
 
@@ -121,15 +122,16 @@ def test_very_many_facts_take_no_more_than_a_few_screens():
 
 def test_a_doctor_says_what_is_wrong_and_then_how_things_stand():
     made = page(60)
-    found = ["the engine runs, and has not taken a request for 40 s: look in the master's log", "a\x1b[2J"]
+    text = "the engine runs, and has not taken a request for 40 s"
+    found = [fault("engine-hangs", text, "look in the master's log"), advice("b", "a\x1b[2J")]
     standing = {"engine": True, "since": NOW - 60, "process": None, "job_cache": "salt_cache", "set_aside": ["1", "2"]}
-    facts.doctor({**standing, "findings": found, "faults": 1, "retcode": 1}, made)
+    facts.doctor(examined(standing, reversed(found)), made)
     assert made.text().split("\n") == [
         "1 fault:",
         " 1. the engine runs, and has not taken a request for 40 s:",
-        "    look in the master's log",
+        "    look in the master's log [engine-hangs]",
         "Advice:",
-        " 2. a\\x1b[2J",
+        " 2. a\\x1b[2J [b]",
         "",
         "engine: yes",
         "since: 2026-05-17 06:39:00 (1 min ago)",

@@ -7,37 +7,7 @@ import time
 import pytest
 
 from saltext.jobs.core.engine.alarm import Alarm, Clock
-
-
-class Loop:
-    """Timers of a loop, by the steady clock."""
-
-    def __init__(self, steady):
-        self._steady, self.timers, self.calls = steady, {}, 0
-
-    def call_later(self, delay, callback):
-        self.calls += 1
-        self.timers[self.calls] = (self._steady() + delay, callback)
-        return self.calls
-
-    def remove_timeout(self, handle):
-        del self.timers[handle]
-
-    def run_until(self, seconds):
-        while due := sorted((at, handle) for handle, (at, _) in self.timers.items() if at <= seconds):
-            self._steady.seconds = max(self._steady.seconds, due[0][0])
-            self.timers.pop(due[0][1])[1]()
-        self._steady.seconds = seconds
-
-
-@pytest.fixture
-def clock(steady):
-    return Clock(unix=1_000.0, steady=steady)
-
-
-@pytest.fixture
-def loop(steady):
-    return Loop(steady)
+from tests.virtual_loop import VirtualLoop
 
 
 def test_setting_the_systems_clock_moves_no_deadline(monkeypatch):
@@ -47,24 +17,28 @@ def test_setting_the_systems_clock_moves_no_deadline(monkeypatch):
     assert clock.now() - before < 60
 
 
-@pytest.mark.parametrize(("second", "expected"), [(1_002.0, [1_002.0]), (1_050.0, [1_050.0]), (None, [])])
-def test_a_new_deadline_replaces_the_old_one(loop, clock, second, expected):
-    rung = []
-    alarm = Alarm(loop, clock, lambda: rung.append(clock.now()))
-    alarm.set(1_010.0)
+@pytest.mark.parametrize(("second", "expected"), [(2.0, [2]), (50.0, [50]), (None, [])])
+def test_a_new_deadline_replaces_the_old_one(second, expected):
+    virtual, rung = VirtualLoop(), []
+    clock = Clock(0.0, virtual.steady)
+    alarm = Alarm(virtual.loop, clock, lambda: rung.append(round(clock.now())))
+    alarm.set(10.0)
     alarm.set(second)
-    loop.run_until(700)
+    virtual.run(700.0)
     assert rung == expected
+    virtual.close()
 
 
-def test_a_loop_that_wakes_early_does_not_ring_early(loop, clock, steady):
-    rung = []
-    alarm = Alarm(loop, clock, lambda: rung.append(clock.now()))
-    alarm.set(1_010.0)
-    ((_, wake),) = loop.timers.values()
-    loop.timers.clear()
-    steady.seconds = 509.999
-    wake()
-    assert rung == []
-    loop.run_until(520)
-    assert rung == [1_010.0]
+def test_a_loop_that_wakes_early_does_not_ring_early(steady):
+    rung, waits = [], []
+
+    class Loop:
+        def call_later(self, delay, wake):
+            waits.append((delay, wake))
+
+    alarm = Alarm(Loop(), Clock(0.0, steady), lambda: rung.append(True))
+    alarm.set(10.0)
+    for seconds in (9.999, 0.002):
+        steady.seconds += seconds
+        waits[-1][1]()
+    assert (len(waits), rung) == (2, [True])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.master.once import LACKS, NOTHING_RUNS, Record, is_recorded, lack_of, record_of
+from saltext.jobs.core.master.once import LACKS, NOTHING_RUNS, Record, is_recorded, is_return_of, lack_of, record_of
 
 
 @pytest.mark.parametrize("answer", [None, "text", {}, {"job_once": "never"}, {"job_once": {"state": ["never"]}}])
@@ -46,6 +46,22 @@ def test_the_state_never_is_believed_only_for_a_job_younger_than_the_records():
 )
 def test_functions_that_the_executor_lets_pass_are_not_on_record(funs, options, recorded):
     assert is_recorded(funs, options) is recorded
+
+
+@pytest.mark.parametrize(
+    ("fun", "told", "its"),
+    [
+        ("state.apply", {"fun": "state.apply"}, True),
+        ("state.apply", {}, True),
+        (["state.apply", "test.ping"], {"fun": ["state.apply", "test.ping"]}, True),
+        (["state.apply", "test.ping"], {"fun": "state.apply,test.ping"}, True),
+        ("state.apply", {"fun": "cmd.run"}, False),
+        ("state.apply", {"fun": ["state.apply", "cmd.run"]}, False),
+        ("state.apply", {"fun": 5}, False),
+    ],
+)
+def test_a_return_to_another_master_under_the_same_jid_is_no_return_of_the_job(fun, told, its):
+    assert is_return_of(fun, told) is its
 
 
 @pytest.mark.parametrize(

@@ -65,47 +65,19 @@ def react(name, tag, data, **opts):
     return module["run"]()
 
 
-NOTIFY = {"fun": "http.query", "text": "data"}
-
-
 @pytest.fixture
 def large():
     Large.read = 0
     return Large((str(number), number) for number in range(1000))
 
 
-def test_a_reason_that_is_no_text_is_never_converted_to_one(large):
-    jid = "20260516101112131401"
-    for number in range(5):
-        done = react(
-            "notify.sls", f"salt/batch/{jid}/halted", {"halted_reason": large, "total": 9}, saltext_jobs_notify=NOTIFY
-        )
-        assert bool(done) == (number < 3), "the limit"
-        assert not done or done["notify"]["runner.http.query"] == [
-            {"args": [{"data": f"Batch {jid} was halted: no text but Large. total 9"}]}
-        ]
-    assert Large.read == 0
-
-
-def test_an_event_beyond_the_limit_is_not_looked_at():
-    class Event(dict):
-        asked = 0
-
-        def get(self, *args):
-            Event.asked += 1
-            return super().get(*args)
-
-    for _ in range(20):
-        react(
-            "notify.sls", "salt/job_retry/m1/20260516101112131402/dead", Event(reason="x"), saltext_jobs_notify=NOTIFY
-        )
-    assert Event.asked == 3
-
-
 @pytest.mark.parametrize("name", ["start_batch.sls", "resume_batch.sls"])
-def test_an_event_with_too_many_fields_is_not_searched(large, name):
+def test_an_event_with_too_many_fields_is_not_searched_and_the_log_says_so(large, name, caplog):
     for tag in ("operations/batch", "operations/resume/x"):
         assert react(name, tag, large, saltext_jobs_start_batch={"test.ping": {}}) == {}
         fields = {"tgt": large, "fun": "test.ping", "batch": "1"}
         assert react(name, tag, fields, saltext_jobs_start_batch={"test.ping": {}}) == {}
     assert Large.read == 0
+    assert caplog.messages.count(
+        "Starting no batch, because the event is not as start_batch.sls says: it has other fields too"
+    ) == (name == "start_batch.sls")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.users import MASTER, TOKEN, Identity
 from tests.worlds.world import PATIENCE, World
@@ -28,35 +27,20 @@ def back(world):
     return world
 
 
-def test_an_enqueued_job_is_dead_once_its_enqueuer_has_lost_the_right():
-    world = enqueued()
-    world.denied.add("ann")
-    back(world)
-    assert (world.state("b", "j1"), world.machine.entry("b", "j1").reason) == (State.DEAD, "ann is denied")
-    assert world.effects(facts.Publish) == []
-
-
 def test_the_user_who_enqueued_a_job_is_known_after_a_restart_of_the_engine():
     world = enqueued()
     world.restart()
     world.denied.add("ann")
     back(world)
-    assert world.state("b", "j1") is State.DEAD
-
-
-def test_a_job_is_held_if_it_is_not_known_whether_it_may_still_be_sent():
-    world = enqueued()
-    world.unsure.add("ann")
-    back(world)
-    assert (world.state("b", "j1"), world.machine.entry("b", "j1").reason) == (State.HELD, "ann is unsure")
-    assert world.effects(facts.Publish) == []
+    assert (world.state("b", "j1"), world.machine.entry("b", "j1").reason) == (State.DEAD, "ann is denied")
 
 
 def test_a_user_who_retries_a_held_job_takes_it_over():
     world = enqueued()
     world.unsure.add("ann")
     back(world)
-    world.tell(facts.Requested("retry", {"minion": "b", "jid": "j1", "asker": ROOT}))
+    assert (world.state("b", "j1"), world.machine.entry("b", "j1").reason) == (State.HELD, "ann is unsure")
+    world.request("retry", minion="b", jid="j1", asker=ROOT.as_record())
     world.run(60)
     assert world.runs["b", "j1"] == 1
 

@@ -21,8 +21,7 @@ FEW = 5.0
 def fleet_that_was_away(need, **options):
     """Return a world whose workers need so many seconds for a fleet that is owed jobs and away."""
     world = Busy(MINIONS, cost=2 * need / (MINIONS * REQUESTS), **options)
-    for name in world.minions:
-        world.stop(name)
+    world.stop(*world.minions)
     for n in range(JOBS):
         world.publish(f"j{n}")
     world.run(60)
@@ -66,7 +65,7 @@ def test_a_master_that_stands_still_now_and_then_has_no_minion_asked_twice(need,
     assert set(world.asked.values()) == {1}
 
 
-@pytest.mark.parametrize("need, publishes", [(90.0, 27), (250.0, 38)])
+@pytest.mark.parametrize("need, publishes", [(90.0, 28), (250.0, 31)])
 def test_a_fleet_that_takes_the_master_minutes_is_asked_once_and_takes_few_publishes(need, publishes):
     world = fleet_that_was_away(need)
     before = world.publishes
@@ -77,13 +76,12 @@ def test_a_fleet_that_takes_the_master_minutes_is_asked_once_and_takes_few_publi
 
 def test_a_minion_that_is_not_there_keeps_no_other_waiting():
     world = World(minions=("a", "b"))
-    for name in world.minions:
-        world.stop(name)
+    world.stop(*world.minions)
     world.publish("j")
     world.run(60)
     world.start("a")
     begun = world.now
-    world.tell(facts.SignOfLife(("b",), facts.Sign.START))
+    world.tell(facts.SignOfLife(("b",), started=True))
     world.run_until(lambda: world.runs["a", "j"])
     assert [set(ask.minions) for ask in world.effects(facts.Ask)] == [{"a", "b"}]
     assert world.now - begun < 2.0 + 2 * world.settings.gather + 1.0

@@ -90,9 +90,7 @@ def test_a_job_is_as_old_as_its_first_publish_although_only_the_job_cache_rememb
 
 def test_a_job_whose_target_cannot_be_narrowed_is_dead_with_the_reason():
     world = World()
-    world.stop("b")
-    world.publish("j1", tgt=("os: x", "grain"))
-    world.run(30)
+    world.let_miss("b", "j1", tgt=("os: x", "grain"))
     entry = world.machine.entry("b", "j1")
     assert entry.state is State.DEAD
     assert "has a blank, which a compound target cannot have" in entry.reason
@@ -100,9 +98,7 @@ def test_a_job_whose_target_cannot_be_narrowed_is_dead_with_the_reason():
 
 def test_an_entry_that_an_operator_has_queued_again_after_a_purge_is_still_there_after_a_restart():
     world = World()
-    world.stop("b")
-    world.publish("j1", targets=("b",))
-    world.run(30)
+    world.let_miss("b", "j1", targets=("b",))
     world.request("cancel", minion=None, jid="j1")
     world.request("purge", states=["cancelled"])
     world.enqueue("j1", ["b"])
@@ -131,9 +127,7 @@ def test_a_search_after_a_gap_that_the_next_engine_repeats_does_not_tell_again_w
 
 def test_a_kill_ends_what_was_requested_before_the_clock_was_set_back():
     world = World()
-    world.stop("b")
-    world.publish("j1", targets=("b",))
-    world.run(30)
+    world.let_miss("b", "j1", targets=("b",))
     world.crash()
     world.enqueue("j1", ["b"])
     world.clock_ahead = -3600.0

@@ -50,23 +50,6 @@ def test_each_job_is_looked_up_after_the_answer_and_before_it_is_sent():
     assert [world.runs["b", jid] for jid in JOBS] == [1, 0, 1]
 
 
-def test_a_minion_that_keeps_returns_or_records_is_asked_about_each():
-    for keeps, cache_jobs in ((True, False), (False, True)):
-        world = owed()
-        world.minions["b"].keeps, world.minions["b"].cache_jobs = keeps, cache_jobs
-        world.start("b")
-        deliver(world)
-        assert questions(world) == JOBS
-
-
-def test_a_minion_that_runs_something_is_asked_about_each():
-    world = owed(duration=0.5)
-    world.minions["b"].running["something"] = True
-    world.revive("b")
-    deliver(world)
-    assert questions(world) == JOBS
-
-
 def test_a_job_whose_target_may_no_longer_match_is_asked_about():
     world = owed(by_id=False)
     world.unmatched.add(("b", "j2"))
@@ -82,7 +65,7 @@ def against(world, what):
     if what == "it started anew":
         world.revive("b")
     elif what == "somebody says that it started":
-        world.tell(facts.SignOfLife(("b",), facts.Sign.START))
+        world.tell(facts.SignOfLife(("b",), started=True))
     elif what == "its jobs were published again":
         for jid in ("j2", "j3"):
             world.tell(facts.Published(jid, world.now, ("b",)))

@@ -32,7 +32,7 @@ def publishes(world):
 def test_when_its_window_opens_a_job_is_replayed_without_a_further_sign_of_life():
     world = away(**NIGHT)
     world.run(TWO - world.now - 1)
-    assert publishes(world) == []
+    assert (publishes(world), world.effects(facts.Ping)) == ([], []), "no sweep pings it either"
     world.run(60)
     assert world.runs["b", "j1"] == 1
     assert world.machine.total == 0
@@ -48,16 +48,10 @@ def test_a_window_goes_by_the_clock_of_its_zone():
 
 def test_an_operator_who_says_replay_means_now_whatever_the_window():
     world = away(**NIGHT)
-    world.tell(facts.Requested("replay", {"minion": "b"}))
+    world.request("replay", minion="b")
     world.run(30)
     assert world.answers == [1]
     assert world.runs["b", "j1"] == 1
-
-
-def test_a_sweep_outside_the_window_pings_no_minion():
-    world = away(**NIGHT)
-    world.run(3600)
-    assert world.effects(facts.Ping) == []
 
 
 def test_a_window_counts_as_shut_while_it_is_not_known_when_it_opens():

@@ -72,7 +72,7 @@ def test_a_held_job_that_an_operator_wants_again_is_sent_as_a_rerun():
     world.minions["b"].begun["j1"] = world.wall()
     world.start("b")
     world.run_until(lambda: world.state("b", "j1") is State.HELD)
-    world.tell(facts.Requested("retry", {"minion": "b", "jid": "j1", "asker": ROOT}))
+    world.request("retry", minion="b", jid="j1", asker=ROOT.as_record())
     world.run_until(lambda: ("b", "j1") not in world.stored)
     assert [effect.rerun for effect in world.effects(facts.Publish)] == [True]
     assert world.runs["b", "j1"] == 1
@@ -89,3 +89,13 @@ def test_a_job_that_its_minion_has_begun_and_not_returned_is_held_with_and_witho
         assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
         assert world.machine.entry("a", "j1").reason == "it was begun and ended without a return"
         assert not world.effects(facts.Publish)
+
+
+@pytest.mark.parametrize(("fun", "doubted"), [("cmd.run", ("b",)), (["cmd.run", "state.apply"], ())])
+def test_a_proxy_is_asked_for_its_records_alone_only_where_they_would_have_the_job(fun, doubted):
+    world = World(minions=("b",), duration=300.0)
+    world.let_miss("b", "j1", fun=fun, run=60)
+    world.start("b")
+    world.run_until(lambda: world.runs["b", "j1"])
+    world.run(100)
+    assert [effect.doubted for effect in world.effects(facts.Ask)] == [(), doubted]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.delivery.steps import Step
+from saltext.jobs.core.delivery.known import Step
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
 from tests.unit.retry.test_machine import away
@@ -25,9 +25,7 @@ def test_a_state_run_waits_until_the_minion_s_own_one_is_over_since_salt_would_r
 
 def test_any_other_job_goes_to_a_minion_that_runs_states():
     world = World()
-    world.stop("b")
-    world.publish("j1", fun="cmd.run")
-    world.run(30)
+    world.let_miss("b", "j1", fun="cmd.run")
     world.minions["b"].applies = True
     world.start("b")
     world.run_until(lambda: ("b", "j1") not in world.stored)
@@ -37,9 +35,7 @@ def test_any_other_job_goes_to_a_minion_that_runs_states():
 def test_a_minion_that_an_operator_names_gets_the_job_whatever_its_target():
     world = World(exclude=("state.*",))
     world.by_id = False
-    world.stop("b")
-    world.publish("j1")
-    world.run(30)
+    world.let_miss("b", "j1")
     world.unmatched.add(("b", "j1"))
     world.enqueue("j1", ["b"])
     world.start("b")
@@ -94,30 +90,32 @@ def cut_off(keeps=False, jids=("j1", "j2", "j3"), **options):
         world.publish(jid)
     world.run(60)
     minion.up = True
-    world.tell(facts.SignOfLife(("b",), facts.Sign.ANSWER))
+    world.tell(facts.SignOfLife(("b",)))
     return world
 
 
-def test_a_job_with_none_behind_it_is_tried_again_and_is_held_as_soon_as_another_waits():
-    world = cut_off(keeps=True, jids=("j1",), ttl=1e6)
-    world.run(3 * 3600)
-    assert world.state("b", "j1") is State.PENDING
-    assert 5 <= len(world.effects(facts.Publish)) <= 9
-    world.minions["b"].up = False
-    world.publish("j2")
-    world.run(60)
-    world.minions["b"].up = True
-    world.tell(facts.SignOfLife(("b",), facts.Sign.ANSWER))
-    world.run(60)
+def test_a_job_that_was_sent_in_vain_several_times_is_held_and_the_next_one_gets_its_turn():
+    world = cut_off(keeps=True, jids=("j1", "j2"), ttl=1e6)
+    world.run(3600)
     assert (world.state("b", "j1"), world.runs["b", "j2"]) == (State.HELD, 1)
+    assert [effect.jid for effect in world.effects(facts.Publish)] == ["j1"] * 5 + ["j2"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_job_that_its_minion_ignores_ran_without_a_return_and_is_held_and_never_runs_again(restarts):
+    world = cut_off(jids=("j1", "j2"), ttl=1e6)
+    if restarts:
+        world.run_until(lambda: world.machine.entry("b", "j1").counts.vain)
+        world.start("b")
+    world.run(3600)
+    assert (world.state("b", "j1"), world.runs["b", "j1"], world.runs["b", "j2"]) == (State.HELD, 0, 1)
+    assert world.machine.entry("b", "j1").reason.startswith("it ran without a return")
 
 
 def test_the_loss_of_all_keys_at_once_is_not_believed():
     world = World()
     world.stop("b")
-    world.stop("c")
-    world.publish("j1")
-    world.run(60)
+    world.let_miss("c", "j1", run=60)
     for _ in range(3):
         world.tell(facts.KeysRead(frozenset({"b", "c"}), none=True))
     assert world.machine.total == 2
@@ -129,7 +127,7 @@ def test_forged_signs_of_life_of_a_minion_that_is_away_cost_less_each_time(every
     world = away(ttl=1e6)
     before, end = len(world.effects(facts.Ask)), world.now + 3600
     while world.now < end:
-        world.tell(facts.SignOfLife(("b",), facts.Sign.SEEN))
+        world.tell(facts.SignOfLife(("b",)))
         world.run(every)
     assert 8 <= len(world.effects(facts.Ask)) - before <= 16  # in an hour
     world.start("b")
@@ -151,16 +149,18 @@ def test_a_long_job_is_asked_about_the_less_often_the_longer_it_runs():
 # -- an engine that lives for moments ------------------------------------------------------------------------------------
 
 
-def test_a_minion_that_was_long_away_gets_its_own_jobs_one_right_after_the_other():
-    world = World(minions=("b",), duration=0.05)
-    world.stop("b")
+@pytest.mark.parametrize("away", ["b", "bcd"])
+def test_a_minion_that_was_long_away_gets_its_jobs_one_right_after_the_other(away):
+    world = World(minions=tuple(away), duration=0.05)
+    for name in away:
+        world.stop(name)
     for number in range(20):
         world.publish(f"j{number}")
         world.run(1)
     world.run(60)
     world.start("b")
     since = world.now
-    world.run_until(lambda: world.machine.total == 0)
+    world.run_until(lambda: "b" not in world.machine.backlogs)
     assert world.now - since < 30
     assert [effect.jid for effect in world.effects(facts.Publish)] == [f"j{number}" for number in range(20)]
 

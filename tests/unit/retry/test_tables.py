@@ -79,6 +79,22 @@ def test_every_state_of_an_entry_can_be_shown(state):
     assert drawn(tables.entry, shown(state=state))[-1].startswith("Next: salt-run job_retry.")
 
 
+def test_only_what_can_be_done_with_an_entry_is_offered():
+    over = [entry(state="cancelled"), entry("db1", "expired")]
+    assert drawn(tables.entries, over)[-1].endswith("job_retry.show MINION JID (or enqueue JID, purge)")
+    assert drawn(tables.entries, [*over, entry("db2")])[-1].endswith("(or replay MINION, cancel)")
+    assert drawn(tables.entry, shown(state="cancelled"))[-1].startswith(
+        f"Next: salt-run job_retry.enqueue {JID} minions=web1"
+    )
+
+
+def test_an_answer_says_what_happens_with_how_many_entries():
+    said = {verb: (drawn(draw, 0)[0], drawn(draw, 2)[0]) for verb, draw in tables.ANSWERS.items()}
+    assert said["cancel"] == ("No entry is in these states.", "2 entries cancelled")
+    assert said["enqueue"][0].startswith("Nothing is queued anew: each minion has returned the job")
+    assert said["replay"][1] == "2 entries waiting: the minions are asked now, and get the jobs if they answer"[:80]
+
+
 def shown(**more):
     """An entry as ``job_retry.show`` returns it."""
     return {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from saltext.jobs.core.store.keys import Keys, are_plain, plain
 
 TEXT = st.text(st.characters(), min_size=1, max_size=120)
-DRIVERS = ["localfs", "redis", "mysql", "etcd", "consul", "mmap_cache", "somebody_s_own"]
+DRIVERS = ["localfs", "redis", "mysql", "etcd", "consul", "somebody_s_own"]
 
 
 def as_mysql_compares(key):

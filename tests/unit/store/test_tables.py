@@ -70,10 +70,10 @@ def test_the_outcome_of_a_job_names_missing_and_owed_minions_and_the_reasons():
     counts = {"minions": 9, "returned": 6, "failed": 2, "missing": ["db1"], "owed": {"db2": "pending", "db3": "held"}}
     assert drawn(tables.outcome, {**told, **counts, "groups": [group]}) == [
         f"{JID}  state.apply nginx on web*, by anna",
-        "9 minions: 6 returned, 2 of them failed; 1 missing, 2 owed it",
+        "9 minions: 6 returned, 2 of them failed; 1 missing, 2 queued",
         "missing, 1: db1",
-        "owed (held), 1: db3",
-        "owed (pending), 1: db2",
+        "queued (held), 1: db3",
+        "queued (pending), 1: db2",
         "",
         "2 minions, failed (retcode 1): web1, web2",
         "    disk full",
@@ -81,7 +81,7 @@ def test_the_outcome_of_a_job_names_missing_and_owed_minions_and_the_reasons():
         f"Next: salt-run job_retry.list jid={JID} (or jobs.lookup_jid)",
     ]
     lines = drawn(tables.outcome, {**told, **counts, "owed": None, "groups": []})
-    assert "Which minions are owed it is not known: the retry queue cannot be read." in lines
+    assert "Which minions are queued is not known: the retry queue cannot be read." in lines
 
 
 def test_each_running_job_is_a_line_with_the_command_that_kills_it_below():

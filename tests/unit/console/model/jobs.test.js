@@ -21,7 +21,8 @@ test("the value is the return, whether or not Salt has wrapped it", () => {
 
 test("returns are counted by state, and failures come first", () => {
   const returns = returnsOf(JOB);
-  assert.deepEqual(countsOf(returns), { failed: 2, missing: 1, returned: 2 });
+  const { failed, missing, returned } = countsOf(returns);
+  assert.deepEqual([failed, missing, returned], [2, 1, 2]);
   assert.deepEqual(worstFirst(returns).map(({ minion }) => minion), ["c", "e", "d", "a", "b"]);
 });
 
@@ -33,6 +34,11 @@ test("a job is shown with its arguments, named ones last", () => {
 
 test("an answer that is no job has no returns", () => {
   for (const job of [{}, { Result: "x", Minions: "ab" }, { Result: null }]) assert.deepEqual(returnsOf(job), []);
+});
+
+test("of minions without a return it is said what batches and the queue know of them", () => {
+  const known = { owed: { a: "pending" }, groups: [{ state: "offline", minions: ["b"] }] };
+  assert.deepEqual(returnsOf({ Minions: ["a", "b", "c"], Result: {} }, known).map(({ state }) => state), ["queued", "offline", "missing"]);
 });
 
 test("a minion named like a property of every object is missing like any other", () => {

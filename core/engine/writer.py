@@ -1,0 +1,122 @@
+"""
+Writes what an engine has learned, as it is by then: all that has changed, and the answers to requests, in one transaction.
+
+It must never lose a change: what cannot be written stays in memory, and is tried until it can be. What must not happen
+before a change is durable waits for that (``when_durable``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+from saltext.jobs.core import compat, lines
+from saltext.jobs.core.engine.worker import Worker
+
+log = lines.logger(__name__)
+
+K = TypeVar("K")
+C = TypeVar("C")
+
+#: Seconds for which changes are gathered, unless something waits for them: what changes often is written once.
+GATHER = 1.0
+#: Seconds before a write that failed is tried again: at first, and at most.
+_PAUSE, _LONGEST_PAUSE = 1.0, 5.0
+
+
+class Writer(Generic[K, C]):
+    """
+    All methods are called on the thread of ``loop``. ``what``: what is written, in words for the log. ``changes_of`` returns
+    the present content of what was put. ``write`` is called in ``worker`` with these changes, whether they must survive a
+    power cut, and the answers to requests; it stores all of it or nothing.
+    """
+
+    def __init__(
+        self,
+        loop: Any,
+        worker: Worker,
+        what: str,
+        changes_of: Callable[[Iterable[K]], C],
+        write: Callable[[C, bool, Mapping[str, bytes]], None],
+    ) -> None:
+        self._loop, self._worker, self._what, self._changes_of, self._store = loop, worker, what, changes_of, write
+        self._changed, self._answers = dict[K, None](), dict[str, bytes]()
+        self._calls = list[Callable[[], object]]()  # that wait for a write
+        self._is_due = self._is_busy = self._is_over = self._stands_still = False
+        self._timer: Any = None
+
+    def put(self, changed: Iterable[K]) -> None:
+        """Write these soon."""
+        self._changed.update(dict.fromkeys(changed))
+        if self._timer is None:
+            self._timer = self._loop.call_later(GATHER, self._begin)
+
+    def answer(self, request_id: str, reply: bytes) -> None:
+        """Answer a request, together with all that was put so far."""
+        self._answers[request_id] = reply
+        self._begin()
+
+    def when_durable(self, call: Callable[[], object]) -> None:
+        """Call back once everything put so far is written; in the order of these calls."""
+        self._calls.append(call)
+        self._begin()
+
+    @property
+    def is_awaited(self) -> bool:
+        return bool(self._calls) or self._stands_still
+
+    @property
+    def idle(self) -> bool:
+        return self._timer is None and not self._is_busy
+
+    def close(self) -> None:
+        """Write nothing more, and call nobody back."""
+        self._is_over = True
+
+    def _begin(self) -> None:
+        self._is_due = True
+        if self._timer is not None:
+            self._loop.remove_timeout(self._timer)
+            self._timer = None
+        if not self._is_busy:
+            self._is_busy = True
+            self._loop.spawn_callback(self._work)
+
+    async def _work(self) -> None:
+        try:
+            while self._is_due and not self._is_over:
+                self._is_due = False
+                count, changes, answers = len(self._calls), self._changes_of(self._changed), self._answers
+                self._changed, self._answers = {}, {}
+                await self._write(changes, bool(count or answers), answers)
+                calls, self._calls = self._calls[:count], self._calls[count:]
+                for call in calls if not self._is_over else ():
+                    try:
+                        call()
+                    except Exception:
+                        log.exception("What waited for the changes of %s failed", self._what)
+        finally:
+            self._is_busy = False
+
+    async def _write(self, changes: C, is_urgent: bool, answers: Mapping[str, bytes]) -> None:
+        pause = _PAUSE
+        while not self._is_over:
+            try:
+                await self._worker.call(self._store, changes, is_urgent, answers)
+            except Exception as exc:
+                if not self._stands_still:
+                    told = None if isinstance(exc, OSError) else exc
+                    log.critical(
+                        "The changes of %s cannot be written, and wait until they can be: %s",
+                        self._what,
+                        exc,
+                        exc_info=told,
+                    )
+                self._stands_still = True
+                await compat.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                if self._stands_still:
+                    log.info("The changes of %s are written again", self._what)
+                self._stands_still = False
+                return
