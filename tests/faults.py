@@ -27,13 +27,9 @@ def _limit(kind, value):
         resource.setrlimit(kind, (soft, hard))
 
 
-def full_disk(most=0):
-    """
-    No file grows beyond ``most`` bytes: a write over that is cut, and one after it fails with EFBIG, "File too large".
-
-    Names can still be made and removed.
-    """
-    return _limit(resource.RLIMIT_FSIZE, most)
+def full_disk():
+    """No file grows: each write fails with EFBIG, "File too large". Names can still be made and removed."""
+    return _limit(resource.RLIMIT_FSIZE, 0)
 
 
 def no_more_files():

@@ -75,6 +75,8 @@ class Site:
             home = self._fleet.config("master")
             self._config = {"pki_dir": str(home / "pki"), "cachedir": str(home / "cache"), **self._options}
             self._config.setdefault("worker_threads", 5)
+            # On a full disk Python cuts a compiled module to the size of a semaphore, and no other process can import it.
+            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
             own = wire.accept(self._config, self.names)
             self._fleet.start_master(**self._config)
             self.opts = salt.config.master_config(str(home / "master"))
