@@ -487,7 +487,7 @@ def big(entries):
     measure("a gap", shell.on_gap)
     measure(
         "one job is cancelled",
-        lambda: shell.step(facts.Requested("cancel", {"minion": None, "jid": jids[0], "minions": None})),
+        lambda: shell.step(facts.Requested({"do": "cancel", "jid": jids[0], "asked_at": time.time()})),
     )
     report(
         "  resident memory, MB", round(memory()), most=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
