@@ -25,7 +25,7 @@ _LONGEST_USER = 256
 JOB_CACHE = "job_cache"
 #: Stands for all jobs, in place of a jid.
 EVERY_JOB = "*"
-#: Stands for functions that have no names, or too many; counts as several: a kill among these is no proof by itself.
+#: Stands for functions that have no names, or too many.
 _UNNAMED = ","
 
 
@@ -166,21 +166,17 @@ def return_of(jid: str, minion: str, load: Mapping[str, Any], asked: bool = Fals
 
 
 def ended_by(load: Mapping[str, Any]) -> list[str]:
-    """Return the jobs that a load ends by a signal; ``EVERY_JOB`` for all jobs of a minion."""
-    functions, arguments = load.get("fun"), load.get("arg")
-    if isinstance(functions, str):
-        if functions not in KILLS:
-            return []
-        functions, arguments = [functions], [arguments]
-    if not isinstance(functions, (list, tuple)) or not isinstance(arguments, (list, tuple)):
+    """
+    Return the jobs that a load ends by a signal; ``EVERY_JOB`` for all jobs of a minion. A signal among several functions
+    ends none: Salt checks the right to one of them only.
+    """
+    function, arg = load.get("fun"), load.get("arg")
+    if not isinstance(function, str) or function not in KILLS:
         return []
-    found = dict[str, None]()
-    for function, arg in zip(functions, arguments, strict=False):
-        if isinstance(function, str) and function in KILLS:  # the list may hold anything
-            if function == "saltutil.signal_job" and any(sig in HARMLESS for sig in _arguments(arg, "sig", 1)):
-                continue
-            found[EVERY_JOB if function.endswith("_all_jobs") else _jid_in(arg)] = None
-    return [jid for jid in found if jid]
+    if function == "saltutil.signal_job" and any(sig in HARMLESS for sig in _arguments(arg, "sig", 1)):
+        return []
+    jid = EVERY_JOB if function.endswith("_all_jobs") else _jid_in(arg)
+    return [jid] if jid else []
 
 
 def _jid_in(arg: Any) -> str:

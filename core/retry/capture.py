@@ -16,7 +16,6 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Set
 
-from saltext.jobs.core.functions import NEVER_OWED
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, Key, Kind, State
 from saltext.jobs.core.retry.queue import Queue, matches
@@ -27,8 +26,6 @@ from saltext.jobs.core.retry.watched import Stage, Watched
 
 #: Seconds for which jobs are gathered into one survey.
 _GATHER = 0.5
-#: Seconds before a signal is read, and before another try if it could not be read.
-_KILL_DELAY, _KILL_AGAIN = 0.5, 1.0
 #: A job may be judged this many seconds before its deadline.
 _SLACK = 1.0
 
@@ -49,7 +46,7 @@ class Capture:
             self.jobs[jid] = job
             if job.at > -math.inf:
                 self.open[jid] = job
-                self._later(jid, max(self._queue.now, job.at + (0.0 if job.signal else self._patience)))
+                self._later(jid, max(self._queue.now, job.at + self._patience))
             elif job.killed:
                 self.look(jid)
             else:
@@ -60,11 +57,10 @@ class Capture:
     def _note(self, jid: str, until: float, begun: Set[str] = frozenset(), settled: Set[str] = frozenset()) -> None:
         """Remember minions of a job, for at least as long as the job can be owed."""
         job = self.jobs.get(jid) or Watched()
-        is_news = until > job.until or not (begun <= job.begun and settled <= job.settled)
         job.until = max(job.until, until)
         job.begun |= begun
         job.settled |= settled
-        if is_news and job.is_noted:
+        if job.is_noted:
             self.jobs[jid] = job
             self._changed(jid)
             if jid not in self.open:
@@ -111,16 +107,14 @@ class Capture:
         at = min(fact.at, now)  # the clock may have been set back since
         if jid not in self.open:
             self.open[jid] = self.jobs.setdefault(jid, Watched())
-            self.open[jid].signal, self.open[jid].stage = fact.signal, Stage.WAITING
         job = self.open[jid]
         job.named.update(fact.minions)
         if at > job.at:  # what was said before does not count for this publish
             job.at, job.surveyed, job.idle = at, set(), set()
         self._changed(jid)
-        # What is being read or asked now does not count for this publish. A signal is not put off by the next one.
-        wait, is_due = (_KILL_DELAY, job.stage is Stage.WAITING) if job.signal else (self._patience, False)
-        job.stage = Stage.WAITING
-        (self._timers.no_later if is_due else self._timers.set)(("job", jid), max(now, at + wait))
+        self._later(
+            jid, max(now, at + self._patience)
+        )  # what is being read or asked now does not count for this publish
 
     def due(self, jid: str) -> None:
         """Read a job at its deadline, or when the note about it ends: it may be owed for longer than the note says."""
@@ -134,21 +128,13 @@ class Capture:
         job = self.open.get(jid)
         if job is None or job.stage is not Stage.READING:
             return
-        if fact.kills:
-            self._drop(jid)  # this also forgets a kill of the signal itself
-            if job.at > -math.inf:  # else only a kill of the signal has opened it again: it was carried out before
-                for kill in fact.kills:
-                    self.kill(kill)
-        elif read is None or not self._wants(read):
-            if job.killed and now < job.until:
-                self._close(jid)  # a batch may have asked for the job before it was killed
-            else:
-                self._drop(jid)
+        if read is None or not self._wants(read):
+            self._close(jid)
         elif now >= self._queue.end_of_job(read):
             self._strike(jid, fact.returned)
-            self._drop(jid, is_over=True)
+            self._close(jid)
         else:
-            job.job, job.signal = read, False
+            job.job = read
             job.named |= fact.minions.keys()
             # Published since, and not in the future: the clock may have been set back.
             if back := {name for name, (_, at) in job.killed.items() if at < fact.minions.get(name, at) <= now}:
@@ -161,7 +147,7 @@ class Capture:
 
     def _wants(self, job: Job) -> bool:
         """Tell whether a job is kept for absent minions."""
-        if job.limits.off or job.kept_out or not job.funs or NEVER_OWED.intersection(job.funs):
+        if job.limits.off or job.kept_out or not job.funs:
             return False
         settings = self._queue.settings
         included = all(matches(fun, settings.include) for fun in job.funs)
@@ -191,30 +177,25 @@ class Capture:
         """A job could not be read: try again later."""
         job = self.open.get(fact.jid)
         if job is not None and job.stage is Stage.READING:
-            self._later(fact.jid, self._queue.now + (_KILL_AGAIN if job.signal else AGAIN))
+            self._later(fact.jid, self._queue.now + AGAIN)
 
     def _later(self, jid: str, at: float) -> None:
         self.open[jid].stage = Stage.WAITING
         self._timers.set(("job", jid), at)
 
-    def _drop(self, jid: str, is_over: bool = False) -> None:
-        """Close a job that no minion is owed, and report who has begun it if its time ``is_over``."""
-        job = self.jobs[jid]
-        if job.begun and (is_over or self._queue.now >= job.until):
+    def _close(self, jid: str) -> None:
+        """Stop watching a job, and keep only what must be remembered of it, as long as it can be owed."""
+        del self.open[jid]
+        job = self.jobs[jid] = self.jobs[jid].closed()
+        is_over = self._queue.now >= job.until
+        if is_over and job.begun:
             some = ", ".join(sorted(job.begun)[:5])
             begun = f"{len(job.begun)} minions have begun job {jid} and not returned it in its time to live: {some}"
             self._queue.want(facts.Warn(begun))
-        self.jobs[jid] = Watched()
-        self._close(jid)
-
-    def _close(self, jid: str) -> None:
-        """Stop watching a job, and keep only what must be remembered of it."""
-        del self.open[jid]
-        self._timers.cancel(("job", jid))
-        job = self.jobs[jid] = self.jobs[jid].closed()
-        if job.is_noted:
+        if job.is_noted and not is_over:
             self._timers.set(("job", jid), job.until)
         else:
+            self._timers.cancel(("job", jid))
             del self.jobs[jid]
         self._changed(jid)
 
@@ -315,7 +296,7 @@ class Capture:
         """Cancel what is killed, but not what was asked for by hand since: entries at once, else once the job is read."""
         kill, jids = dataclasses.replace(kill, at=min(kill.at, self._queue.now)), [kill.jid]
         if not kill.jid:
-            waiting = {jid for jid, job in self.open.items() if not job.signal and job.at <= kill.at}
+            waiting = {jid for jid, job in self.open.items() if job.at <= kill.at}
             jids = sorted(waiting.union(jid for jid, job in self.jobs.items() if job.begun))
         for jid in jids:
             # This is stored before the signal counts as settled. The look strikes off minions that returned the job.

@@ -34,7 +34,6 @@ class Published(Fact):
     jid: str
     at: float
     minions: tuple[str, ...]
-    signal: bool = False  # it may be a signal to other jobs; its record tells
 
 
 @dataclass(frozen=True)
@@ -103,10 +102,9 @@ class JobRead(Fact):
     """What the log has of a job."""
 
     jid: str
-    job: Job | None  # None if this master did not publish it, or it is gone
+    job: Job | None  # None if this master did not publish it, it is gone, or its functions mean nothing later
     minions: Mapping[str, float] = field(default_factory=dict)  # to which it was published, and when last
     missing: frozenset[str] = frozenset()  # those of them that have an accepted key and have not returned it
-    kills: tuple[Kill, ...] = ()  # what it signals, if it is a signal
     returned: frozenset[str] = frozenset()
 
 

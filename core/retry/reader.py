@@ -12,7 +12,7 @@ from typing import Any
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.errors import JobCacheError
-from saltext.jobs.core.functions import KILLS, NEVER_OWED
+from saltext.jobs.core.functions import NEVER_OWED
 from saltext.jobs.core.log.records import EVERY_JOB, JOB_CACHE, work_of
 from saltext.jobs.core.log.records import Published as Record
 from saltext.jobs.core.master.access import Access
@@ -47,27 +47,15 @@ class JobReader:
         except Exception as exc:  # the load may be damaged in any way
             log.error("Job %s is not kept, since its load in the log cannot be read: %s", jid, exc)
             return JobRead(jid, None)
+        job = job_of(jid, load, first.at)
+        if NEVER_OWED.intersection(job.funs):
+            return JobRead(jid, None)
         published = {minion: row.at for row in rows if is_same(row, first) for minion in row.minions}
         minions = frozenset(published)
-        if first.ends:
-            return JobRead(jid, None, kills=self._kills(first, load, minions))
         returned = frozenset(self._returns.of(jid, minions))
         missing = minions - returned
         accepted = self.keys()[0] if missing else missing
-        return JobRead(jid, job_of(jid, load, first.at), published, missing & accepted, returned=returned)
-
-    def _kills(self, signal: Record, load: Mapping[str, Any], minions: frozenset[str]) -> tuple[Kill, ...]:
-        """
-        Return which jobs a signal ends, and on which of ``minions``: on none where its user may not send it. If a job has
-        several functions, Salt checks the right to one of them only, so that is checked here.
-        """
-        if signal.functions not in KILLS:
-            try:
-                standing = self._access.of_publisher(load, sorted(minions))
-            except Exception as exc:  # an eauth module may raise any exception of its client library
-                raise JobCacheError(f"Who may publish job {signal.jid} cannot be checked: {exc}") from exc
-            minions = minions.difference(standing.denied, standing.unsure)
-        return _kills_of(signal.ends if minions else (), minions, signal.user, signal.at)
+        return JobRead(jid, job, published, missing & accepted, returned)
 
     def look_up(
         self,
@@ -119,19 +107,16 @@ class JobReader:
 
 
 def of_record(record: Record) -> Iterable[Published | Kill]:
-    """
-    Return what a publish in the log means for the queue. One of this extension's engines means nothing, unless it is a kill.
-    A signal among several functions is only Published: whether its user has the right to it is found out when it is read.
-    """
-    functions = record.functions.split(",")
+    """Return what a publish in the log means for the queue: nothing, if it is one of our own engines, and no kill."""
     is_found = record.origin == JOB_CACHE  # the log lacks it, the job cache had it
-    if not (record.sent or is_found) or (NEVER_OWED.issuperset(functions) and not record.ends):
+    if not (record.sent or is_found):
         return ()
-    if record.ends and record.functions in KILLS:
-        return _kills_of(record.ends, frozenset(record.minions), record.user, record.at)
-    if record.ends or is_found or not record.origin:
-        return [Published(record.jid, record.at, record.minions, bool(record.ends))]
-    return ()
+    if record.ends:
+        minions, user = frozenset(record.minions), record.user or "an unknown user"
+        return [Kill("" if jid == EVERY_JOB else jid, minions, user, record.at) for jid in record.ends]
+    if NEVER_OWED.issuperset(record.functions.split(",")) or (record.origin and not is_found):
+        return ()
+    return [Published(record.jid, record.at, record.minions)]
 
 
 def untold(cache: JobCache, returns: Returns, since: float) -> list[Record]:
@@ -143,11 +128,6 @@ def untold(cache: JobCache, returns: Returns, since: float) -> list[Record]:
 def is_same(row: Record, first: Record) -> bool:
     """Tell whether a publish is of the same job. Salt's own batches publish all parts but the first as the master's user."""
     return row.work == first.work and (row.user == first.user or not row.limited)
-
-
-def _kills_of(ended: Iterable[str], minions: frozenset[str], user: Any, at: float) -> tuple[Kill, ...]:
-    name = str(user or "an unknown user")
-    return tuple(Kill("" if jid == EVERY_JOB else jid, minions, name, at) for jid in ended)
 
 
 def job_of(jid: str, load: Mapping[str, Any], published_at: float, is_known: bool = False) -> Job:

@@ -34,7 +34,6 @@ class Watched:
     killed: dict[str, tuple[str, float]] = field(default_factory=dict)  # where it was killed: {minion: (user, time)}
     # -- of a job whose outcome is not known: until it is closed
     at: float = -math.inf  # its newest publish; minus infinity if there was none since it was closed
-    signal: bool = False  # it seems to be a signal to another job; signals are read sooner
     named: set[str] = field(default_factory=set)  # minions that it was published to
     stage: Stage | None = None  # None: closed
     job: Job | None = None
@@ -63,13 +62,13 @@ class Watched:
             "begun": sorted(self.begun),
             "settled": sorted(self.settled),
             "killed": {minion: list(kill) for minion, kill in self.killed.items()},
-            "published": [self.at, self.signal, sorted(self.named)],
+            "published": [self.at, sorted(self.named)],
         }
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], now: float) -> Watched:
         """Return the job that a record describes. :raises Exception: of many kinds, when it describes none."""
         killed = {minion: (str(user), float(at)) for minion, (user, at) in record["killed"].items()}
-        at, signal, named = record["published"]
+        at, *_, named = record["published"]  # until 0.17 there was more
         note = float(record["until"]), set(record["begun"]), set(record["settled"]), killed
-        return cls(*note, min(float(at), now), bool(signal), set(named))
+        return cls(*note, min(float(at), now), set(named))

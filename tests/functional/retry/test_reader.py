@@ -8,19 +8,16 @@ import time
 import pytest
 
 from saltext.jobs.core.engine.returns import Returns
+from saltext.jobs.core.log.records import publish_of
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.entry import Limits
 from saltext.jobs.core.retry.facts import KeysRead, Kill
 from saltext.jobs.core.retry.load import limits_of
-from saltext.jobs.core.retry.reader import JobReader, job_of
+from saltext.jobs.core.retry.reader import JobReader, job_of, of_record
 from saltext.jobs.core.site import site_of
-from saltext.jobs.core.users import KEY, WHO, Identity
 from tests.database import begin_another_log
 from tests.faults import no_more_files
 from tests.functional.retry.records import JID, accept, load_of, returners
-
-#: A user of publisher_acl.
-BY_ANN = {"user": "ann", WHO: Identity(KEY, "ann").as_record()}
 
 
 def publish(cache, minions, first=True, **more):
@@ -157,33 +154,21 @@ def test_each_wrong_limit_of_a_job_is_named_once(caplog):
     assert "max_attempts:" not in record.getMessage()
 
 
-@pytest.mark.parametrize(
-    "fun, arg, jid",
-    [
-        ("saltutil.kill_job", ["20260516101112131415"], "20260516101112131415"),
-        ("saltutil.term_job", [20260516101112131415], "20260516101112131415"),
-        ("saltutil.signal_job", ["20260516101112131415", 15], "20260516101112131415"),
-        ("saltutil.kill_job", [{"__kwarg__": True, "jid": "20260516101112131415"}], "20260516101112131415"),
-        ("saltutil.kill_all_jobs", [], ""),
-        (["test.ping", "saltutil.kill_job"], [[], ["20260516101112131415"]], "20260516101112131415"),
-    ],
-)
-def test_a_signal_that_this_master_published_says_for_which_job_and_minions_it_is(opts, job_cache, fun, arg, jid):
-    publish(job_cache, ["a", "b"], fun=fun, arg=arg, **BY_ANN)
-    opts["publisher_acl"] = {"ann": ["test.*", "saltutil.*"]}
-    (kill,) = reader_of(opts).read(JID).kills
+@pytest.mark.parametrize("fun, arg, jid", [("saltutil.kill_job", ["1"], "1"), ("saltutil.kill_all_jobs", [], "")])
+def test_a_signal_that_this_master_published_says_for_which_job_and_minions_it_is(fun, arg, jid):
+    (kill,) = of_record(publish_of(JID, load_of(fun=fun, arg=arg, user="ann"), ["a", "b"]))
     assert kill == Kill(jid, frozenset("ab"), "ann", kill.at)
 
 
-def test_a_signal_that_a_permitted_function_has_carried_ends_nothing_that_is_owed(opts, job_cache):
-    accept(opts, "a", "b")
-    publish(job_cache, ["a", "b"], fun=["test.ping", "saltutil.kill_all_jobs"], arg=[[], []], **BY_ANN)
-
-    def kills(**options):
-        return [(kill.jid, kill.minions) for kill in reader_of({**opts, **options}).read(JID).kills]
-
-    assert kills(publisher_acl={"ann": ["test.*"]}) == []
-    assert kills(publisher_acl={"ann": ["test.*", {"a": ["saltutil.*"]}]}) == [("", {"a"})]
+@pytest.mark.parametrize("other", ["test.ping", "saltutil.running", "state.apply"])
+def test_a_signal_that_a_permitted_function_has_carried_ends_nothing_that_is_owed_and_is_not_owed(
+    opts, job_cache, other
+):
+    accept(opts, "a")
+    load = load_of(fun=[other, "saltutil.kill_all_jobs"], arg=[[], []])
+    assert not any(isinstance(fact, Kill) for fact in of_record(publish_of(JID, load, ["a"])))
+    job_cache.keep_load(JID, load, ["a"], True)
+    assert reader_of(opts).read(JID).job is None
 
 
 def test_a_load_is_never_read_where_minions_may_write(opts, job_cache):
