@@ -112,7 +112,6 @@ class Evidence(enum.Enum):
     NONE = "none"  # nothing yet
     DUE = "due"  # no receipt, or no return, came in time
     GAP = "gap"  # events may have been lost
-    UNREADABLE = "unreadable"  # the job cache cannot be read now
     RETURNED = "returned"  # the job cache has its return
     NOT_RETURNED = "not returned"  # it has none
     FETCHED = "fetched"  # the minion had kept its return, which is in the job cache now
@@ -126,7 +125,7 @@ class Evidence(enum.Enum):
     IDLE = "idle"  # it answers that it does not
     SILENT = "silent"  # it was asked, and did not answer
     UNPROVEN = "unproven"  # an answer in its name was on the bus, but is not in the job cache
-    UNASKED = "unasked"  # it could not be asked
+    UNASKED = "unasked"  # it could not be asked, or its return and rights could not be looked up
 
     __hash__ = object.__hash__
 

@@ -173,11 +173,11 @@ class Capture:
         self._owe(watched, job, there, begun, "it is there, but has neither run nor returned the job", alive=True)
         self._close(job.jid)
 
-    def unreadable(self, fact: facts.Unreadable) -> None:
+    def unreadable(self, fact: facts.Failed) -> None:
         """A job could not be read: try again later."""
-        job = self.open.get(fact.jid)
-        if job is not None and job.stage is Stage.READING:
-            self._later(fact.jid, self._queue.now + AGAIN)
+        jid = fact.effect.jid
+        if jid in self.open and self.open[jid].stage is Stage.READING:
+            self._later(jid, self._queue.now + AGAIN)
 
     def _later(self, jid: str, at: float) -> None:
         self.open[jid].stage = Stage.WAITING
@@ -217,15 +217,20 @@ class Capture:
         for minion, jids in fact.running.items():
             for jid in jids:
                 self.begun(jid, minion)  # even if the minion was not asked about that job
-        for job in list(self.open.values()):
-            if job.stage is Stage.ASKING and job.survey == fact.number and job.job is not None:
-                self._surveyed(job, job.job, fact)
+        for job in self._in_survey(fact.number):
+            self._surveyed(self.open[job.jid], job, fact)
+
+    def unasked(self, fact: facts.Failed) -> None:
+        """A survey could not be made: its jobs are read again later."""
+        for job in self._in_survey(fact.effect.number):
+            self._later(job.jid, self._queue.now + AGAIN)
+
+    def _in_survey(self, number: int) -> list[Job]:
+        jobs = (job for job in self.open.values() if job.stage is Stage.ASKING and job.survey == number)
+        return [job.job for job in jobs if job.job is not None]
 
     def _surveyed(self, watched: Watched, job: Job, fact: facts.Surveyed) -> None:
         jid = job.jid
-        if watched.asking & fact.unasked:
-            self._later(jid, self._queue.now + AGAIN)
-            return
         asked, watched.asking = watched.asking, set()
         watched.surveyed |= asked
         # Including minions that were asked about other jobs only: a further part of this job may be recorded later.

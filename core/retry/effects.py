@@ -6,6 +6,7 @@ It holds no policy: the machine decides what is tried again, and when.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -37,8 +38,6 @@ from saltext.jobs.core.retry.store import Changes, RetryStore
 from saltext.jobs.core.site import Log, site_of
 
 log = lines.logger(__name__)
-
-_COMPLAINT = "The job cache cannot be used now, and is tried again: %s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,39 +98,15 @@ class Effects:
 
     async def _find(self, effect: Any) -> None:
         """Give the machine the fact that comes of an effect."""
+        does, find = FINDS[type(effect)]
         try:
-            fact = await FINDS[type(effect)](self, effect)
+            fact = await find(self, effect)
         except Exception as exc:
-            fact = self._failed(effect, exc)
+            its = {**vars(effect), "count": len(getattr(effect, "minions", ()))}
+            log.warning("The retry queue could not %s: %s", does.format_map(its), exc)
+            fact = facts.Failed(effect, _outcome(effect, exc), str(exc))
         if fact is not None:
             await self._learn(fact)
-
-    @staticmethod
-    def _failed(effect: Any, exc: Exception) -> facts.Fact | None:
-        if isinstance(effect, facts.Ask):
-            log.warning("%d minions could not be asked about job %s: %s", len(effect.minions), effect.jid, exc)
-            return facts.Asked(effect.jid, {Evidence.UNASKED: frozenset(effect.minions)})
-        if isinstance(effect, facts.Inquire):
-            log.warning("%d minions could not be asked which jobs they run: %s", len(effect.minions), exc)
-            return facts.Surveyed(effect.number, unasked=frozenset(effect.minions))
-        if isinstance(effect, facts.Publish):
-            log.warning("Job %s could not be replayed to %d minions: %s", effect.jid, len(effect.minions), exc)
-            if isinstance(exc, NoMinionMatched):
-                return facts.Sent(effect.jid, effect.minions, missed=frozenset(effect.minions))
-            outcome = Evidence.UNCONFIRMED
-            if isinstance(exc, PublishFailed) and exc.certain:
-                outcome = Evidence.FORBIDDEN if exc.forbidden else Evidence.REFUSED
-            return facts.Sent(effect.jid, effect.minions, outcome=outcome, why=str(exc))
-        if isinstance(effect, facts.Ping):
-            log.warning("%d minions with a queue could not be pinged: %s", len(effect.minions), exc)
-            return None if isinstance(exc, NoMinionMatched) else facts.Undone("sweep")
-        if isinstance(effect, facts.CheckKeys):
-            log.warning("The keys cannot be read now: %s", exc)
-            return facts.Undone("keys")
-        log.warning(_COMPLAINT, exc)
-        if isinstance(effect, facts.FindReturns):
-            return None  # the machine looks for them again by itself
-        return facts.Unreadable(effect.jid, getattr(effect, "minions", ()))
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -212,7 +187,7 @@ class Effects:
             await self._look(self._ports.cache.store_kept, jid, load.get("fun"), returns)
             return frozenset(await self._look(self._ports.returns.of, jid, returns.keys()))
         except (JobCacheError, KeyError) as exc:
-            log.warning(_COMPLAINT, exc)
+            log.warning("Returns that minions have kept of job %s cannot be stored now: %s", jid, exc)
             return frozenset()
 
     def _claim(self, effect: facts.Claim) -> None:
@@ -226,7 +201,7 @@ class Effects:
         try:
             tgt, tgt_type = narrowed(load, effect.minions, effect.named)
         except ValueError as exc:
-            return facts.Sent(effect.jid, effect.minions, outcome=Evidence.FORBIDDEN, why=str(exc))
+            raise PublishFailed(str(exc), certain=True, forbidden=True) from exc
         if not self._compound:  # each minion has said that the job's target matches it
             tgt, tgt_type = list(effect.minions), "list"
         matched = await self._ports.publisher.publish(
@@ -251,7 +226,8 @@ class Effects:
             there = tuple(minion for minion in answers if minion in asked)
             self._loop.spawn_callback(self._learn, facts.SignOfLife(there))
 
-        await self._ports.questions.ping(asked, self._timeout, told, hint=True)
+        with contextlib.suppress(NoMinionMatched):
+            await self._ports.questions.ping(asked, self._timeout, told, hint=True)
 
     # -- the bus and the log ------------------------------------------------------------------------------------------
 
@@ -273,14 +249,27 @@ BEGINS: dict[type, Callable[[Effects, Any], None]] = {
     facts.Warn: lambda _its, effect: log.warning("%s", effect.message),
     facts.Answer: lambda _its, _effect: None,  # the shell returns it to the one who has asked
 }
-#: What takes time, and gives a fact.
-FINDS: dict[type, Callable[[Effects, Any], Awaitable[facts.Fact | None]]] = {
-    facts.Read: lambda its, effect: its._look(its._ports.reader.read, effect.jid),
-    facts.LookUp: Effects._look_up,
-    facts.FindReturns: Effects._find_returns,
-    facts.Ask: Effects._ask,
-    facts.Inquire: Effects._inquire,
-    facts.Publish: Effects._publish,
-    facts.Ping: Effects._ping,
-    facts.CheckKeys: lambda its, effect: its._look(its._ports.reader.check_keys, effect.minions),
+#: What takes time, and gives a fact; in words for the log.
+FINDS: dict[type, tuple[str, Callable[[Effects, Any], Awaitable[facts.Fact | None]]]] = {
+    facts.Read: ("read job {jid}", lambda its, effect: its._look(its._ports.reader.read, effect.jid)),
+    facts.LookUp: ("look up job {jid}", Effects._look_up),
+    facts.FindReturns: ("look for returns of job {jid}", Effects._find_returns),
+    facts.Ask: ("ask {count} minions about job {jid}", Effects._ask),
+    facts.Inquire: ("ask {count} minions which jobs they run", Effects._inquire),
+    facts.Publish: ("replay job {jid} to {count} minions", Effects._publish),
+    facts.Ping: ("ping {count} minions", Effects._ping),
+    facts.CheckKeys: (
+        "read the keys",
+        lambda its, effect: its._look(its._ports.reader.check_keys, effect.minions),
+    ),
 }
+
+
+def _outcome(effect: facts.Effect, exc: Exception) -> Evidence:
+    if not isinstance(effect, facts.Publish):
+        return Evidence.UNASKED
+    if isinstance(exc, NoMinionMatched):
+        return Evidence.MISSED
+    if isinstance(exc, PublishFailed) and exc.certain:
+        return Evidence.FORBIDDEN if exc.forbidden else Evidence.REFUSED
+    return Evidence.UNCONFIRMED

@@ -91,10 +91,12 @@ class Gap(Fact):
 
 
 @dataclass(frozen=True)
-class Undone(Fact):
-    """A ping, or a look at the keys, failed. ``what``: the timer that repeats it, ``sweep`` or ``keys``."""
+class Failed(Fact):
+    """An effect that gives a fact could not be performed. ``outcome``: what is known of its minions then."""
 
-    what: str
+    effect: Any
+    outcome: Evidence
+    why: str
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,7 @@ class Surveyed(Fact):
     """The outcome of a survey."""
 
     number: int
-    running: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by minion that has answered: the jids it runs
-    unasked: frozenset[str] = frozenset()  # those that could not be asked
+    running: Mapping[str, frozenset[str]]  # by minion that has answered: the jids it runs
 
 
 @dataclass(frozen=True)
@@ -153,21 +154,11 @@ class Claimed(Fact):
 
 @dataclass(frozen=True)
 class Sent(Fact):
-    """The publish is over. ``outcome`` (and ``why``, if it failed) holds for all of ``minions`` but the ``missed`` ones."""
+    """The publish to these minions is made."""
 
     jid: str
     minions: tuple[str, ...]
-    missed: frozenset[str] = frozenset()  # the master does not know them
-    outcome: Evidence = Evidence.PUBLISHED
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Unreadable(Fact):
-    """The job cache could not be read for a Read of the job, or, with ``minions``, for a LookUp."""
-
-    jid: str
-    minions: tuple[str, ...] = ()
+    missed: frozenset[str] = frozenset()  # those of them that the master does not know
 
 
 @dataclass(frozen=True)
@@ -221,14 +212,14 @@ class Save(Effect):
 
 @dataclass(frozen=True)
 class Read(Effect):
-    """Read a job in the log; then give JobRead or Unreadable."""
+    """Read a job in the log; then give JobRead."""
 
     jid: str
 
 
 @dataclass(frozen=True)
 class LookUp(Effect):
-    """Look up returns, keys, and the access of the publisher and of the ``askers``; then give LookedUp or Unreadable."""
+    """Look up returns, keys, and the access of the publisher and of the ``askers``; then give LookedUp."""
 
     jid: str
     minions: tuple[str, ...]
@@ -237,7 +228,7 @@ class LookUp(Effect):
 
 @dataclass(frozen=True)
 class FindReturns(Effect):
-    """Look for returns that the log may not have told of; then give Returned, unless the job cache cannot be read."""
+    """Look for returns that the log may not have told of; then give Returned."""
 
     jid: str
     minions: tuple[str, ...]

@@ -71,18 +71,27 @@ class Retry:
             facts.SignOfLife: lambda fact: self.turns.sign_of_life(fact.minions, fact.started),
             facts.KeysChanged: lambda _: self._timers.no_later(("keys",), self.now + _KEYS_CHANGED),
             facts.Gap: lambda fact: self._look_again(fact.returns),
-            facts.Undone: lambda fact: self._timers.no_later((fact.what,), self.now + AGAIN),
+            facts.Failed: lambda fact: self._failed[type(fact.effect)](fact),
             facts.JobRead: capture.read,
             facts.LookedUp: replays.looked_up,
             facts.Asked: replays.asked,
             facts.Surveyed: self._surveyed,
             facts.Claimed: replays.claimed,
             facts.Sent: replays.sent,
-            facts.Unreadable: lambda fact: (replays if fact.minions else capture).unreadable(fact),
             facts.KeysRead: owing.keys_read,
             facts.Restored: self._restored,
             facts.Requested: lambda fact: self.queue.want(facts.Answer(getattr(owing, fact.request["do"])(fact))),
             facts.Tick: lambda _: None,  # what is due is done after every fact
+        }
+        self._failed: Mapping[type, Callable[[facts.Failed], object]] = {
+            facts.Read: capture.unreadable,
+            facts.LookUp: replays.failed,
+            facts.FindReturns: lambda _: None,  # they are looked for again in any case
+            facts.Ask: replays.failed,
+            facts.Inquire: capture.unasked,
+            facts.Publish: replays.failed,
+            facts.Ping: lambda _: self._timers.no_later(("sweep",), self.now + AGAIN),
+            facts.CheckKeys: lambda _: self._timers.no_later(("keys",), self.now + AGAIN),
         }
         self._timed: Mapping[str, Callable[..., object]] = {
             **{name: functools.partial(replays.due, name) for name in GATHERINGS},

@@ -101,7 +101,7 @@ def decide(case: Case) -> Decision:
     if last in _ENDS:
         return _ENDS[last]
     assert step is not None, "nothing is decided about what nobody delivers"
-    if last in (Evidence.UNREADABLE, Evidence.UNASKED):
+    if last is Evidence.UNASKED:
         return _LATER[step]
     if last is Evidence.BEGUN:
         return _begun(case)

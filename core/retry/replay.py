@@ -27,6 +27,8 @@ COMPANY, ANSWERED, LOOK = GATHERINGS = ("company", "answered", "look")
 STALE = 10.0
 #: States in which a claimed start changes something.
 _OPEN = UNDER_WAY | {State.PENDING}
+#: The steps during an effect.
+_DURING = {facts.LookUp: LOOKS.values(), facts.Ask: (Step.ASKING,), facts.Publish: (Step.SENDING,)}
 
 
 class Replays:
@@ -192,11 +194,6 @@ class Replays:
             askers = {entry.minion: entry.asker for entry in there if entry.asker is not None}
             self._queue.want(facts.LookUp(jid, tuple(entry.minion for entry in there), askers))
 
-    def unreadable(self, fact: facts.Unreadable) -> None:
-        for entry in self._queue.at(fact.jid, fact.minions, *LOOKS.values()):
-            entry.known.take(Evidence.UNREADABLE, self._queue.now)
-            self._decide(entry)
-
     def returned(self, fact: facts.Returned) -> None:
         """End the entries whose job was returned, and those whose time to live has passed without a return."""
         if not fact.searched:
@@ -301,6 +298,13 @@ class Replays:
 
     def sent(self, fact: facts.Sent) -> None:
         for entry in self._queue.at(fact.jid, fact.minions, Step.SENDING):
-            outcome = Evidence.MISSED if entry.minion in fact.missed else fact.outcome
-            entry.known.take(outcome, self._queue.now, failure=fact.why)
+            outcome = Evidence.MISSED if entry.minion in fact.missed else Evidence.PUBLISHED
+            entry.known.take(outcome, self._queue.now)
+            self._decide(entry)
+
+    def failed(self, fact: facts.Failed) -> None:
+        """A look, a question or a publish has failed."""
+        effect: Any = fact.effect
+        for entry in self._queue.at(effect.jid, effect.minions, *_DURING[type(effect)]):
+            entry.known.take(fact.outcome, self._queue.now, failure=fact.why)
             self._decide(entry)
