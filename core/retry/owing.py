@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Capture
-from saltext.jobs.core.retry.entry import ENDED, TRANSITIONS, UNDER_WAY, Entry, State
+from saltext.jobs.core.retry.entry import ENDED, PAUSED, TRANSITIONS, UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays
 from saltext.jobs.core.retry.turns import Turns
@@ -139,12 +139,14 @@ class Owing:
     def pause(self, _asked: facts.Requested) -> bool:
         """Pause replays. Returns False if they were paused already."""
         is_new, self._turns.paused = not self._turns.paused, True
+        self._queue.changed[PAUSED] = None
         self._replays.shut(self._queue.backlogs)
         return is_new
 
     def resume(self, _asked: facts.Requested) -> bool:
         """Let replays go on, and ping minions so that they begin. Returns False if replays were not paused."""
         is_new, self._turns.paused = self._turns.paused, False
+        self._queue.changed[PAUSED] = None
         self._turns.ping(self._queue.backlogs, idle=True)
         return is_new
 

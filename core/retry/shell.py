@@ -12,7 +12,7 @@ import collections
 import contextlib
 import gc
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from saltext.jobs.core import compat, lines
@@ -27,7 +27,7 @@ from saltext.jobs.core.metrics import Figures, of_bus, of_publisher
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.effects import Effects, Ports, answer_time
-from saltext.jobs.core.retry.entry import CURSOR, PAUSED, Entry, Job, Key, Kind, State
+from saltext.jobs.core.retry.entry import CURSOR, Entry, Job, Key, Kind, State
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.owing import VERBS
 from saltext.jobs.core.retry.reader import of_record, untold
@@ -93,7 +93,7 @@ class RetryShell:
         self._searches = [self._cursor.search] if self._cursor.search < math.inf else []
         self._effects = Effects(ports, self.machine, self.writer, opts, self._learn)
         self.service = ports.service
-        self._last_request: Any = None  # resolves when it is carried out
+        self._turn = compat.Lock()  # of the request that is carried out
         self._stored_in = ""  # the name of the database
         self._keep_jobs = float(opts.get("keep_jobs_seconds") or 0)
         self._told: collections.Counter[str] = collections.Counter()
@@ -139,7 +139,7 @@ class RetryShell:
         self.restored = True
         gap, before = self._proof.start(), self._cursor
         # ``job_cache.recover`` has brought back entries: an engine that starts reads the whole queue.
-        verbs = {**dict.fromkeys(VERBS, self._in_order), "take_up": lambda _request: self._start_anew()}
+        verbs = {**dict.fromkeys(VERBS, self._carry_out), "take_up": lambda _request: self._start_anew()}
         self.service.serve(verbs, self.writer.answer)
         if before.search < math.inf:
             gap = gap or "a search was not over"
@@ -199,8 +199,7 @@ class RetryShell:
         elif isinstance(fact, events.JobReturned):
             self._returned(fact, data)
         elif isinstance(fact, events.JobStarted):
-            self._handed_on(fact.minion, fact.jid)
-            self.step(facts.Acknowledged(fact.minion, fact.jid))
+            self._begun(fact.minion, fact.jid)
         elif isinstance(fact, events.MinionStarted):
             self.step(facts.SignOfLife((fact.minion,), started=True))
         elif isinstance(fact, events.PresenceChanged):
@@ -218,17 +217,17 @@ class RetryShell:
             self._ports.questions.heard(fact.jid, fact.minion, data.get("return"))
             self._proof.wake()
         else:
-            self._handed_on(fact.minion, fact.jid)
             # If the master cannot store the return (its disk is full), this event is the only trace that the job began.
-            self.step(facts.Acknowledged(fact.minion, fact.jid))
+            self._begun(fact.minion, fact.jid)
             self._proof.wake()
             self._seen(fact.minion)
 
-    def _handed_on(self, minion: str, jid: str) -> None:
-        """If this is the first receipt of a replay, note that the master has forwarded it."""
+    def _begun(self, minion: str, jid: str) -> None:
+        """An event claims that a minion has begun a job."""
         since = self.machine.receipt_awaited_since(minion, jid)
-        if since is not None:
+        if since is not None:  # the first receipt of a replay
             self._ports.questions.handed_on(self._ports.clock.now() - since)
+        self.step(facts.Acknowledged(minion, jid))
 
     def on_gap(self) -> None:
         """Events were lost. What they would have told of publishes and returns is in the log."""
@@ -300,29 +299,14 @@ class RetryShell:
         kept = by_jid[key.kind].get(jid) if key.kind in by_jid else machine.entry(key.minion, jid)
         return None if kept is None else kept.as_record()
 
-    def _in_order(self, request: Mapping[str, Any]) -> Awaitable[Any]:
-        """Carry out a request once the earlier ones are: what is enqueued and then cancelled is cancelled."""
-        before, self._last_request = self._last_request, compat.Future()
-        return self._carry_out(request, before, self._last_request)
-
-    async def _carry_out(self, request: Mapping[str, Any], before: Any, done: Any) -> Any:
+    async def _carry_out(self, request: Mapping[str, Any]) -> int | bool:
         """
-        Have the machine do what is asked for, after all that the log tells by now, and return its answer. A batch
-        does not wait for the answer to its hand-over, so what fails now is tried again.
+        Have the machine do what is asked for, after earlier requests and all that the log tells by now, and return its
+        answer. A batch does not wait for the answer to its hand-over, so what fails now is tried again.
         """
-        if before is not None:
-            await before
-        do, read = request["do"], None
         try:
-            if do == "enqueue":
-                read = await self._cache_worker.call(self._ports.reader.read, str(request.get("jid")))
-            await self._proof.read_on()
-            for effect in self.step(facts.Requested(request, read)):
-                if isinstance(effect, facts.Answer):
-                    if do in ("pause", "resume"):
-                        self.writer.put([PAUSED])
-                    return effect.value
-            raise NotYet("The engine starts anew")
+            async with self._turn:
+                return await self._answer(request)
         except (OSError, JobCacheError, StateError) as exc:
             if request.get("batch"):
                 raise NotYet(f"Batch {request.get('jid')} cannot hand minions over now: {exc}") from exc
@@ -331,8 +315,16 @@ class RetryShell:
             if request.get("batch"):
                 log.error("The retry queue takes no minion of batch %s over: %s", request.get("jid"), exc)
             raise
-        finally:
-            done.set_result(None)
+
+    async def _answer(self, request: Mapping[str, Any]) -> int | bool:
+        read = None
+        if request["do"] == "enqueue":
+            read = await self._cache_worker.call(self._ports.reader.read, str(request.get("jid")))
+        await self._proof.read_on()
+        for effect in self.step(facts.Requested(request, read)):
+            if isinstance(effect, facts.Answer):
+                return effect.value
+        raise NotYet("The engine starts anew")
 
     # -- maintenance --------------------------------------------------------------------------------------------------
 
