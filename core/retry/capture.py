@@ -168,9 +168,7 @@ class Capture:
             return
         # Entries of minions that report only later that they have begun the job count as under way, so these are asked
         # before it is held: claims can be forged, and a minion with records knows better.
-        there = missing & watched.idle
-        begun = "it has begun the job, and no longer runs it"
-        self._owe(watched, job, there, begun, "it is there, but has neither run nor returned the job", alive=True)
+        self._owe(watched, job, missing & watched.idle, alive=True)
         self._close(job.jid)
 
     def unreadable(self, fact: facts.Failed) -> None:
@@ -214,9 +212,6 @@ class Capture:
 
     def surveyed(self, fact: facts.Surveyed) -> None:
         """Queue the jobs for the minions that did not answer."""
-        for minion, jids in fact.running.items():
-            for jid in jids:
-                self.begun(jid, minion)  # even if the minion was not asked about that job
         for job in self._in_survey(fact.number):
             self._surveyed(self.open[job.jid], job, fact)
 
@@ -240,8 +235,7 @@ class Capture:
         # Claims that came since the job was read, including those of minions whose keys are not accepted now.
         claims = watched.claims.difference(self._queue.minions_of(jid), watched.settled)
         self._note(jid, self._queue.end_of_job(job), running | claims)
-        begun = "it has begun the job, and does not answer"
-        self._owe(watched, job, silent, begun, "it did not return the job and does not answer")
+        self._owe(watched, job, silent, alive=False)
         if watched.idle:
             self._later(jid, self._queue.now + GRACE)
         else:
@@ -249,13 +243,12 @@ class Capture:
 
     # -- entries come, and go -----------------------------------------------------------------------------------------
 
-    def _owe(
-        self, watched: Watched, job: Job, minions: Iterable[str], begun: str, missed: str, alive: bool = False
-    ) -> None:
-        """
-        Queue a job for minions that have missed it, for the reason ``begun`` if they have begun it, else ``missed``.
-        ``alive``: the minions are known to be there.
-        """
+    def _owe(self, watched: Watched, job: Job, minions: Iterable[str], alive: bool) -> None:
+        """Queue a job for minions that have missed it. ``alive``: they are known to be there."""
+        begun = f"it has begun the job, and {'no longer runs it' if alive else 'does not answer'}"
+        missed = "it did not return the job and does not answer"
+        if alive:
+            missed = "it is there, but has neither run nor returned the job"
         jid, end = job.jid, self._queue.end_of_job(job)
         for minion in sorted(minions):
             if minion in watched.settled:

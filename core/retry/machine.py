@@ -67,7 +67,7 @@ class Retry:
             facts.Published: self._published,
             facts.Returned: replays.returned,
             facts.Kill: capture.kill,
-            facts.Acknowledged: self._acknowledged,
+            facts.Acknowledged: lambda fact: self._begun(fact.minion, fact.jid),
             facts.SignOfLife: lambda fact: self.turns.sign_of_life(fact.minions, fact.started),
             facts.KeysChanged: lambda _: self._timers.no_later(("keys",), self.now + _KEYS_CHANGED),
             facts.Gap: lambda fact: self._look_again(fact.returns),
@@ -166,15 +166,16 @@ class Retry:
 
     def _surveyed(self, fact: facts.Surveyed) -> None:
         for minion, jids in fact.running.items():
-            for jid in jids:  # perhaps of jobs that are queued for it as missed
-                self._replays.acknowledged(minion, jid, proven=True)
+            for jid in jids:  # also of jobs about which the minion was not asked, or that are queued for it as missed
+                self._begun(minion, jid, proven=True)
         self.capture.surveyed(fact)
 
-    def _acknowledged(self, fact: facts.Acknowledged) -> None:
-        if self.entry(fact.minion, fact.jid) is not None:
-            self._replays.acknowledged(fact.minion, fact.jid)
+    def _begun(self, minion: str, jid: str, proven: bool = False) -> None:
+        entry = self.entry(minion, jid)
+        if entry is not None:
+            self._replays.acknowledged(entry, proven)
         else:
-            self.capture.begun(fact.jid, fact.minion)
+            self.capture.begun(jid, minion)
 
     def _look_again(self, returns: bool = True) -> None:
         """Look at all that waits for an event, since events may have been missed."""

@@ -129,9 +129,8 @@ def _answered(case: Case) -> Decision:
     if last is Evidence.RUNS:
         return _run(case, _RUNS)
     if last is Evidence.IDLE:
-        if case.occupied:  # the refusal would be the return of the job
-            return _unmatched(case) or Again(wait=case.backoff, there=True)
-        return _unmatched(case) or Go(Step.ANSWERED)
+        # If it is occupied, Salt's refusal would be the return of the job.
+        return _unmatched(case) or (Again(wait=case.backoff, there=True) if case.occupied else Go(Step.ANSWERED))
     # Each false sign of life doubles the pause: it can be forged. An unproven answer may reach the job cache late.
     pause = min(cooldown(case.backoff) * 2 ** min(case.false_signs, 20), _LONGEST_COOLDOWN)
     return Again(pause=pause, there=last is Evidence.UNPROVEN)
@@ -161,14 +160,14 @@ def _checked_again(case: Case) -> Decision:
 
 def _claimed(case: Case) -> Decision:
     if case.delivery.last is Evidence.REFUSED:
-        return _not_received(case, case.delivery.failure, there=True)
+        return _not_received(case, case.delivery.failure)
     return Go(Step.SENDING)
 
 
 def _published(case: Case) -> Decision:
     last, failure, counts = case.delivery.last, case.delivery.failure, case.entry.counts
     if last is Evidence.REFUSED:
-        return _not_received(case, f"the publish was refused: {failure}", there=True)
+        return _not_received(case, f"the publish was refused: {failure}")
     if last is Evidence.FORBIDDEN:
         reason = f"the master does not let it be published: {failure}"
         return End(State.HELD, reason, counts._replace(attempts=counts.attempts - 1))
@@ -250,14 +249,14 @@ def _vanished(case: Case) -> Go | Again | End:
         case Verdict.NOT_AGAIN:
             return _not_begun(case, "the minion has not begun it again")
         case Verdict.MAY_HAVE_BEGUN:
-            again = _not_received(case, _NOT_TAKEN, begun=True, there=True, reached=True)
+            again = _not_received(case, _NOT_TAKEN, begun=True, reached=True)
             return again if delivery.restarted or delivery.unheard else _ignored(case, again)
         case Verdict.UNKNOWN:
-            return _ignored(case, _not_received(case, _NOT_TAKEN, there=True, reached=True))
+            return _ignored(case, _not_received(case, _NOT_TAKEN, reached=True))
 
 
 def _not_begun(case: Case, reason: str) -> Again | End:
-    again = _not_received(case, reason, there=True)
+    again = _not_received(case, reason)
     return again if case.delivery.restarted else _in_vain(case, again)
 
 
@@ -282,12 +281,10 @@ def _interrupted(case: Case) -> Again | End:
     return Again(f"{reason}; it will be run again", case.backoff, counts, there=True)
 
 
-def _not_received(
-    case: Case, reason: str, begun: bool = False, there: bool = False, reached: bool = False
-) -> Again | End:
+def _not_received(case: Case, reason: str, begun: bool = False, reached: bool = False) -> Again | End:
     """
     Nothing shows that the minion got the job, so the publish does not count as an attempt. ``begun``: the minion may have
-    begun it all the same. ``there``: the minion is there. ``reached``: the publish may have reached it.
+    begun it all the same. ``reached``: the publish may have reached it.
     """
     counts = case.entry.counts
     lost = counts.lost + begun
@@ -296,7 +293,7 @@ def _not_received(
         return End(State.HELD, held, counts._replace(lost=lost, reached=True))
     wait = min(case.backoff * 2 ** min(counts.tries, 20), LONGEST_BACKOFF)
     counts = Counts(counts.attempts - 1, counts.tries + 1, lost, counts.vain, reached or counts.reached)
-    return Again(reason, wait, counts, there)
+    return Again(reason, wait, counts, there=case.delivery.last not in (Evidence.MISSED, Evidence.SILENT))
 
 
 def _in_vain(case: Case, decision: Again | End) -> Again | End:

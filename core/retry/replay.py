@@ -113,27 +113,21 @@ class Replays:
     def _try_again(self, entry: Entry, decision: Again) -> None:
         """End a replay without a return. The next one waits for a sign of life, the cooldown, and the pause decided."""
         now, backlog = self._queue.now, self._queue.backlogs[entry.minion]
-        entry.next_at = now + decision.wait if decision.wait else entry.next_at
         if decision.reason:
             self._queue.move(entry, State.PENDING, decision.reason)
-        backlog.not_before = now + max(decision.pause, cooldown(self._queue.settings.backoff))
         self._drop(entry)
         there = decision.there or backlog.seen > backlog.since
-        if backlog.started > max(backlog.since, entry.sent_at or 0.0):
-            entry.next_at = 0.0
-        if backlog.urged > backlog.since:
-            entry.next_at = backlog.not_before = 0.0
-            there = True
-        else:
-            backlog.at_any_time -= {entry.jid}  # the operator's request was for one try
+        backlog.false_signs += bool(decision.pause)
+        backlog.not_before = now + max(decision.pause, cooldown(self._queue.settings.backoff))
+        if decision.wait:
+            has_started = backlog.started > max(backlog.since, entry.sent_at or 0.0)
+            entry.next_at = 0.0 if has_started else now + decision.wait
+        if backlog.urged > backlog.since:  # meanwhile an operator has asked for another try
+            entry.next_at, backlog.not_before, there = 0.0, 0.0, True
+        else:  # an operator's request was for one try, and for none if the minion is not there
+            backlog.at_any_time -= backlog.at_any_time if decision.pause else {entry.jid}
         if there:
             self._turns.wake(entry.minion, now + self._turns.settle)
-        elif len(backlog.entries) > 1:
-            # Nothing shows that the minion is there. Its next sign of life sets the timer again.
-            self._queue.timers.cancel(("minion", entry.minion))
-        if decision.pause:
-            backlog.false_signs += 1
-            backlog.at_any_time = frozenset()  # the operator's request was for a try now
 
     def _drop(self, entry: Entry) -> None:
         self._queue.backlogs[entry.minion].replay = entry.known.step = None
@@ -246,17 +240,16 @@ class Replays:
         for minion in fact.told.get(Evidence.RUNS, ()):
             found = self._queue.entry(minion, fact.jid)
             if found is not None and found.state is not State.RUNNING:  # its replay has ended since (by a pause, say)
-                self.acknowledged(minion, fact.jid, proven=True)
+                self.acknowledged(found, proven=True)
         if not fact.more:
             self._gathered.hasten((ANSWERED, fact.jid), now)
 
-    def acknowledged(self, minion: str, jid: str, proven: bool = False) -> None:
+    def acknowledged(self, entry: Entry, proven: bool = False) -> None:
         """
         Take a claim, however late, that a minion has begun or returned a job. Unless it is ``proven``, it counts only if the
         queue has sent the job to that minion.
         """
-        entry = self._queue.entry(minion, jid)
-        if entry is None or entry.state not in _OPEN:
+        if entry.state not in _OPEN:
             return
         # If the job is being claimed now, the minion can only mean an earlier publish.
         sent_at = entry.known.sent_before if entry.step is Step.CLAIMING else entry.sent_at
