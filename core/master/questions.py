@@ -38,7 +38,7 @@ _LAST_LOOKS = (0.0, 0.3, 2.0)
 LEAST_QUIET, QUIET, LONGEST = 2.0, 10.0, 6.0
 #: Seconds by which two known times of one publish may differ.
 _SAME = 0.1
-#: Seconds in which the master must take a question. Its answers may take this many times as long as that took.
+#: Seconds in which the master must take a question. If it does, answers may take this many times as long as that took.
 _TAKEN, _AS_LONG = 60.0, 3.0
 _RUNS, _RECORDED, _RUNNING, _MATCHES = (
     "saltutil.find_job",
@@ -240,41 +240,40 @@ class Questions:
         """
         jid, kept = self._publisher.new_jid(), self._kept and not hint
         question = self._open[jid] = Question(self._loop, self._steady, told, is_job, hint)
-
-        def close() -> None:
-            del self._open[jid]
-            question.stop_waiting()
-            if kept and not is_job and self._forget is not None:
-                self._loop.spawn_callback(self._forget, jid)
-
         asked = {"jid": jid, "question": True, "kept": kept, "listed": is_job, **more}
-        wanted, unconfirmed, doubts = list(minions), None, self.proof.doubts
+        wanted, failure, doubts = list(minions), None, self.proof.doubts
         try:
             try:
                 matched = await self._publisher.publish(fun, arg, wanted, timeout=_TAKEN, **asked)
+                timeout = max(timeout, _AS_LONG * (self._steady() - question.published))
             except PublishFailed as exc:
                 if exc.certain:
                     raise
-                matched, unconfirmed = frozenset(wanted), exc  # the master may publish it later
-            await question.wait(matched, max(timeout, _AS_LONG * (self._steady() - question.published)))
-            for wait in () if hint else _LAST_LOOKS:
-                if question.is_complete or (wait and not question.awaits_announced):
-                    break
-                await compat.sleep(wait)
-                await self.proof.read_on()
-            question.tell()
+                matched, failure = frozenset(wanted), exc  # the master may have published it, or publish it later
+            await question.wait(matched, timeout)
+            if not hint:
+                await self._look_last(question)
             if doubts != self.proof.doubts and not hint:
-                unconfirmed = unconfirmed or PublishFailed("the log cannot be read, or may lack answers")
-            if unconfirmed is not None and not question.is_complete:
-                raise unconfirmed
-        except BaseException:
-            close()
-            raise
-        if linger:
-            self._loop.call_later(linger, close)
-        else:
-            close()
+                failure = failure or PublishFailed("the log cannot be read, or may lack answers")
+            question.tell()
+            if failure is not None and not question.is_complete:
+                raise failure
+        finally:
+            self._loop.call_later(linger, self._close, jid, kept and not is_job)
         return question
+
+    async def _look_last(self, question: Question) -> None:
+        """Look in the log for answers that the bus has announced."""
+        for wait in _LAST_LOOKS:
+            if question.is_complete or (wait and not question.awaits_announced):
+                return
+            await compat.sleep(wait)
+            await self.proof.read_on()
+
+    def _close(self, jid: str, is_elsewhere: bool) -> None:
+        del self._open[jid]
+        if is_elsewhere and self._forget is not None:
+            self._loop.spawn_callback(self._forget, jid)
 
 
 class Proof(Protocol):
@@ -306,7 +305,6 @@ class Question:
         self._matched: frozenset[str] | None = None  # not known until the publish has been answered
         self._untold: dict[str, Any] = {}
         self._over: Any = compat.Future()
-        self._timer: Any = None  # for the end of its time
 
     def asks(self, minion: str) -> bool:
         """Tell whether the question went to a minion, as far as known."""
@@ -346,12 +344,8 @@ class Question:
         self._matched = matched
         self._end_if_complete()
         earliest = self._steady() + timeout
-        self._timer = self._loop.call_later(timeout, self._end_when_quiet, earliest, timeout)
+        self._loop.call_later(timeout, self._end_when_quiet, earliest, timeout)
         await self._over
-
-    def stop_waiting(self) -> None:
-        if self._timer is not None:
-            self._loop.remove_timeout(self._timer)
 
     def _end_if_complete(self) -> None:
         if self.is_complete and not self._over.done():
@@ -359,11 +353,13 @@ class Question:
 
     def _end_when_quiet(self, earliest: float, timeout: float) -> None:
         """End a question whose time is over, unless the master has a backlog."""
+        if self._over.done():
+            return
         quiet = self.forwarded_at + max(LEAST_QUIET, min(timeout, QUIET))
         wait = min(quiet, earliest + (LONGEST - 1.0) * timeout) - self._steady()
         if wait > 0.0 and not self.is_hint:
-            self._timer = self._loop.call_later(wait, self._end_when_quiet, earliest, timeout)
-        elif not self._over.done():
+            self._loop.call_later(wait, self._end_when_quiet, earliest, timeout)
+        else:
             self._over.set_result(None)
 
 

@@ -187,12 +187,12 @@ class Retry:
                 self._replays.doubt(Evidence.GAP, minion)
             elif any(entry.state in UNDER_WAY for entry in backlog.entries.values()):
                 self.turns.wake(minion, self.now)
-        self.turns.ping(self.backlogs, idle=True)
+        self.turns.ping(self.backlogs)
 
     def _ping_silent(self) -> None:
         """Ping those that have not been heard since the start: the first ping came before they were connected again."""
         silent = (minion for minion, backlog in self.backlogs.items() if backlog.seen < self.now - _CONNECTED)
-        self.turns.ping(silent, idle=True)
+        self.turns.ping(silent)
 
     def _sweep(self) -> None:
         self._timers.set(("sweep",), self.now + self.settings.sweep)
@@ -204,7 +204,7 @@ class Retry:
         opened, told = self.openings.due((window, timezone), self.jobs, self.now)
         self.queue.want(*told)
         for jid in opened:
-            self.turns.ping(self.minions_of(jid), idle=True)
+            self.turns.ping(self.minions_of(jid))
 
     def _check_keys(self) -> None:
         if self.backlogs:

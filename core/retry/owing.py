@@ -6,7 +6,6 @@ It must never send anything: what an operator asks for goes through all looks an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from saltext.jobs.core.retry import facts
@@ -108,7 +107,7 @@ class Owing:
     def _dated(self, asked: facts.Requested) -> float:
         """Return when it was wanted; 0 if the clock was set back since, so that each kill counts as later."""
         wanted_at, now = asked.wanted_at, self._queue.now
-        return min(wanted_at, now) if wanted_at <= now + _AHEAD or wanted_at == math.inf else 0.0
+        return min(wanted_at, now) if wanted_at <= now + _AHEAD else 0.0
 
     def _was_killed(self, minion: str, jid: str, wanted_at: float) -> bool:
         """Tell whether a job was killed on a minion after an operator wanted it there; then its entry is cancelled."""
@@ -147,7 +146,7 @@ class Owing:
         """Let replays go on, and ping minions so that they begin. Returns False if replays were not paused."""
         is_new, self._turns.paused = self._turns.paused, False
         self._queue.changed[PAUSED] = None
-        self._turns.ping(self._queue.backlogs, idle=True)
+        self._turns.ping(self._queue.backlogs)
         return is_new
 
     # -- keys ---------------------------------------------------------------------------------------------------------

@@ -206,12 +206,6 @@ class RetryShell:
             known = tuple(minion for minion in fact.new if minion in self.machine.backlogs)
             self.step(facts.SignOfLife(known))
 
-    def _place_early(self) -> None:
-        early, self._early = self._early, []
-        for minion, jid in early:
-            if self.machine.knows(jid):
-                self.step(facts.Acknowledged(minion, jid))
-
     def _returned(self, fact: events.JobReturned, data: Mapping[str, Any]) -> None:
         if self._ports.questions.wants(fact.jid):
             self._ports.questions.heard(fact.jid, fact.minion, data.get("return"))
@@ -254,7 +248,10 @@ class RetryShell:
         """The log was read to its end: jobs that are not known by now are not this master's."""
         self._read_at = self._ports.clock.now()
         if self._is_searched:
-            self._place_early()
+            early, self._early = self._early, []
+            for minion, jid in early:
+                if self.machine.knows(jid):
+                    self.step(facts.Acknowledged(minion, jid))
 
     def on_lost(self) -> None:
         """The log may lack records: search the job cache for what they would have told."""

@@ -77,8 +77,8 @@ class Turns:
             elif started and backlog.replay.step in RESTING:
                 timers.set(("replay", minion), now + self.settle)
 
-    def ping(self, minions: Iterable[str], idle: bool = False) -> None:
-        """Ping those of these minions to which something may be sent now; with ``idle`` only if no replay is under way."""
+    def ping(self, minions: Iterable[str]) -> None:
+        """Ping those of these minions to which a replay may begin now."""
         backlogs = ((minion, self._queue.backlogs[minion]) for minion in minions)
-        there = (minion for minion, backlog in backlogs if not (idle and backlog.replay) and self.first(backlog))
+        there = (minion for minion, backlog in backlogs if backlog.replay is None and self.first(backlog))
         self._outbox.line_up(Purpose.PING, minions=there)

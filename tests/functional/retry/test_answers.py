@@ -6,6 +6,8 @@ import pathlib
 
 import pytest
 
+from saltext.jobs.core import compat
+from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.log.records import return_of
 from saltext.jobs.core.master.passes import pass_for
 from saltext.jobs.core.master.questions import LONGEST, Questions
@@ -198,6 +200,21 @@ def test_replies_to_something_earlier_prolong_a_question_but_not_for_ever(virtua
         loop.call_later(second, questions.handed_on, second + 5.0)  # what was published 5 s before
     found = loop.run_sync(lambda: questions.find_job(JID, "a", 4.0))
     assert (found.silent, virtual.steady() - begun) == (frozenset("a"), pytest.approx(4.0 * LONGEST, abs=3.0))
+
+
+class Hung(Publisher):
+    """A master that never answers."""
+
+    async def publish(self, *_, timeout, **__):
+        await compat.sleep(timeout)
+        raise PublishFailed("SaltReqTimeoutError: Message timed out")
+
+
+def test_what_minions_say_is_soon_known_to_be_unknown_if_the_master_does_not_take_the_question(virtual):
+    questions, begun = Questions(virtual.loop, Hung(), virtual.steady), virtual.steady()
+    with pytest.raises(PublishFailed):
+        virtual.loop.run_sync(lambda: questions.find_job(JID, "a", 5.0))
+    assert virtual.steady() - begun < 70.0
 
 
 class Proxies(Publisher):
