@@ -25,7 +25,7 @@ from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
 from saltext.jobs.core.batch.plan import not_passed
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import announcement
-from saltext.jobs.core.delivery.known import Evidence, Said
+from saltext.jobs.core.delivery.known import Evidence, Said, Step
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.master import events, once
@@ -48,7 +48,7 @@ def perform(ports: Ports, live: Live, effects: Sequence[facts.Effect]) -> None:
         try:
             if isinstance(effect, facts.Announce):
                 ports.bus.fire(events.batch_tag(live.jid, effect.kind), announcement(live.batch, effect))
-            elif not isinstance(effect, facts.Queue):  # the request was written together with the state of the batch
+            else:
                 ports.loop.spawn_callback(_carry_out, ports, live, effect)
         except Exception:
             log.exception("Batch %s: %s cannot be done", live.jid, type(effect).__name__)
@@ -204,10 +204,10 @@ async def _check_rights(ports: Ports, live: Live, effect: facts.CheckRights) -> 
         reason = await ports.rights_worker.call(ports.permission.lacking, live.batch.spec, effect.minions)
     except Exception as exc:  # an eauth module may raise any exception of its client library
         log.error("Batch %s waits, since it is not known whether its owner may still run it: %s", live.jid, exc)
-        return facts.RightsChecked(effect.question, trouble=f"{type(exc).__name__}: {exc}")
+        return facts.RightsChecked(trouble=f"{type(exc).__name__}: {exc}")
     if reason:
         log.warning("Batch %s pauses: %s", live.jid, reason)
-    return facts.RightsChecked(effect.question, reason)
+    return facts.RightsChecked(reason)
 
 
 async def _check(ports: Ports, live: Live, effect: facts.Check) -> facts.Fact:
@@ -264,7 +264,9 @@ async def _restarted(ports: Ports, live: Live, minions: Iterable[str]) -> Collec
     """Return the minions that would be sent the job again, but may have forgotten that they received it."""
     # File times follow the wall clock, which may have been set since. Doubting too many minions does no harm.
     ahead = min(0.0, ports.wall() - ports.clock.now())
-    since = {minion: sent + ahead for minion, sent in live.batch.rely_on_memory(minions).items()}
+    flights = live.batch.flights
+    asked_last = (minion for minion in flights.at(minions, Step.LOOKING_AGAIN) if flights[minion].relies_on_memory)
+    since = {minion: (flights[minion].sent_at or 0.0) + ahead for minion in asked_last}
     return await ports.cache_worker.call(ports.restarted, since) if since else ()
 
 

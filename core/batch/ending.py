@@ -28,7 +28,13 @@ def returned(batch: BatchState, fact: facts.Returned, now: float) -> list[Effect
     # A job that was told to terminate may still return: its failure is our doing.
     bad = Outcome.TIMED_OUT if known.expired and known.killed else Outcome.FAILED
     batch.settle(fact.minion, bad if fact.retcode else Outcome.COMPLETED, now, fact.retcode)
-    return batch.check_budget()
+    return _check_budget(batch)
+
+
+def _check_budget(batch: BatchState) -> list[Effect]:
+    """Halt if the failures exceed the budget."""
+    reason, batch.overdrawn = batch.overdrawn, ""
+    return batch.halt(reason) if reason and not (batch.halted or batch.finished) else []
 
 
 def _charge(batch: BatchState, minion: str) -> None:
@@ -37,10 +43,20 @@ def _charge(batch: BatchState, minion: str) -> None:
         batch.pace.charge(1)
 
 
+def wants_acknowledgement(batch: BatchState, minion: str) -> bool:
+    """
+    Whether the event that ``minion`` has begun the job changes anything. A forger can fire any number of them, so it is
+    believed only of a minion that was sent to and is not known to have begun.
+    """
+    if batch.finished or not batch.wants_return(minion):
+        return False
+    return batch.members[minion].sent_at is not None and not batch.members[minion].has_begun
+
+
 def acknowledged(batch: BatchState, fact: facts.Acknowledged, now: float) -> list[Effect]:
     """A minion has begun. If it was given up or put back, it is in flight again."""
     minion = fact.minion
-    if not batch.wants_acknowledgement(minion):
+    if not wants_acknowledgement(batch, minion):
         return []
     known = batch.members[minion]
     if known.step is None:
@@ -66,15 +82,27 @@ def _runs(batch: BatchState, minion: str, evidence: Evidence, now: float) -> mem
     return None
 
 
+def wants_start(batch: BatchState, minion: str) -> bool:
+    """Whether a start of the process of ``minion`` changes anything."""
+    return minion in batch.flights and not batch.flights[minion].restarted
+
+
 def started(batch: BatchState, fact: facts.Started, now: float) -> list[Effect]:
-    if batch.wants_start(fact.minion):
+    if wants_start(batch, fact.minion):
         batch.change(fact.minion).starts(now)
     return []
 
 
 def events_lost(batch: BatchState, _fact: facts.EventsLost, _now: float) -> list[Effect]:
-    batch.doubt_silence()
+    doubt_silence(batch)
     return []
+
+
+def doubt_silence(batch: BatchState) -> None:
+    """Events may have been lost: a minion that was not heard to begin may have begun."""
+    for minion, known in batch.flights.items():
+        if not (known.begun_at or known.unheard):
+            batch.change(minion).unheard = True
 
 
 def ticked(batch: BatchState, _fact: facts.Tick, now: float) -> list[Effect]:
@@ -82,8 +110,8 @@ def ticked(batch: BatchState, _fact: facts.Tick, now: float) -> list[Effect]:
     if batch.started is None:
         batch.started = now
         return [facts.Announce("new")]
-    due = batch.overdue(now)
-    last = batch.at(due, Step.ANSWERED)
+    due = batch.flights.overdue(now)
+    last = batch.flights.at(due, Step.ANSWERED)
     first = [minion for minion in due if minion not in set(last)] if last else due
     return look_for(batch, first, Step.LOOKING) + look_for(batch, last, Step.LOOKING_AGAIN)
 
@@ -103,8 +131,8 @@ def looked_up(batch: BatchState, fact: facts.LookedUp, now: float) -> list[Effec
         batch.catching_up = ()
     for minion, retcode in fact.found:
         effects += returned(batch, facts.Returned(minion, retcode), now)
-    to_ask = tuple(batch.at(fact.minions, Step.LOOKING))
-    for minion in batch.at(fact.minions, Step.LOOKING_AGAIN):
+    to_ask = tuple(batch.flights.at(fact.minions, Step.LOOKING))
+    for minion in batch.flights.at(fact.minions, Step.LOOKING_AGAIN):
         known = batch.members[minion]
         follows = member.given_up(known, batch.spec)
         if isinstance(follows, Outcome):
@@ -116,7 +144,7 @@ def looked_up(batch: BatchState, fact: facts.LookedUp, now: float) -> list[Effec
             leave_out(batch, [minion], now)
     for minion in to_ask:
         batch.go(minion, Step.ASKING).ask(now)
-    return effects + ([facts.Ask(to_ask)] if to_ask else []) + batch.check_budget()
+    return effects + ([facts.Ask(to_ask)] if to_ask else []) + _check_budget(batch)
 
 
 def asked(batch: BatchState, fact: facts.Asked, now: float) -> list[Effect]:
@@ -124,13 +152,13 @@ def asked(batch: BatchState, fact: facts.Asked, now: float) -> list[Effect]:
     look, kills = list[str](), {how: list[str]() for how in (member.Kill.GENTLY, member.Kill.AT_ONCE)}
     for evidence, minions in fact.told.items():
         if evidence is Evidence.RUNS:
-            for minion in batch.at(minions, *IN_DOUBT):
+            for minion in batch.flights.at(minions, *IN_DOUBT):
                 if how := _runs(batch, minion, evidence, now):
                     kills[how].append(minion)
             continue
         if evidence is Evidence.SILENT and now < batch.pending.settled_at:
             evidence = Evidence.UNASKED
-        for minion in batch.at(minions, Step.ASKING):
+        for minion in batch.flights.at(minions, Step.ASKING):
             known = batch.members[minion]
             known.take(evidence, now, fact.said.get(minion, Said.NOTHING))
             step = member.answered(known, batch.spec)
@@ -149,18 +177,17 @@ def leave_out(batch: BatchState, minions: list[str], now: float) -> None:
         batch.settle(minion, outcome, now, None)
 
 
-def hand_over(batch: BatchState, now: float) -> list[Effect]:
+def hand_over(batch: BatchState, now: float) -> None:
     """
     Hand minions that were not there over to the retry queue, once all others have ended: until then the batch may find that
     the job must not go on, and the queue knows nothing of stages, checks and failures.
     """
     waits = batch.paused or batch.pending or batch.flights or batch.publishing or batch.pace.checking is not None
     if waits or batch.halted or not batch.hands_over():
-        return []
-    minions = tuple(minion for minion, known in batch.members.items() if known.ended is Outcome.OFFLINE)
-    for minion in minions:
+        return
+    batch.handed_over = [minion for minion, known in batch.members.items() if known.ended is Outcome.OFFLINE]
+    for minion in batch.handed_over:
         batch.settle(minion, Outcome.QUEUED, now, None)
-    return [facts.Queue(minions)]
 
 
 # -- kills ------------------------------------------------------------------------------------------------------------

@@ -113,7 +113,6 @@ class Checked(Fact):
 class RightsChecked(Fact):
     """The answer to a CheckRights."""
 
-    question: int
     reason: str = ""  # why the batch may not send; empty if it may
     trouble: str = ""  # why there is no answer
 
@@ -183,10 +182,6 @@ class Ask(OfMinions):
     """
 
 
-class Queue(OfMinions):
-    """Hand them over to the retry queue: its request is written together with the state of the batch."""
-
-
 @dataclass(frozen=True)
 class Kill(OfMinions):
     """Send SIGKILL to the job's processes there. Report Killed of those that say that it has reached one, as they answer."""
@@ -194,11 +189,8 @@ class Kill(OfMinions):
     gently: bool = False  # SIGTERM
 
 
-@dataclass(frozen=True)
 class CheckRights(OfMinions):
-    """Find out whether the owner may still run it there. After this you must report RightsChecked with that question."""
-
-    question: int
+    """Find out whether the owner may still run it there. After this you must report RightsChecked."""
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,6 @@ class Rights(Part):
 
     spec: Spec
     fresh_until: float | None = None
-    question: int = 0  # the number of the last question
     asking: bool = False  # a question is under way
     ask_at: float | None = None  # when to ask next; None for at once
     trouble: str = ""  # why there is no answer
@@ -154,17 +153,15 @@ class Rights(Part):
         """Tell whether to ask about the rights now; if so, the question counts as under way."""
         if self.asking or (self.ask_at is not None and now < self.ask_at):
             return False
-        self.asking, self.question = True, self.question + 1
+        self.asking = True
         return True
 
     def doubt(self) -> None:
-        """Drop the last answer, and the answer to a question that is under way."""
-        self.fresh_until, self.asking, self.ask_at = None, False, None
+        """Drop the last answer."""
+        self.fresh_until, self.ask_at = None, None
 
-    def told(self, question: int, reason: str, trouble: str, now: float) -> bool:
+    def told(self, reason: str, trouble: str, now: float) -> bool:
         """Take an answer, and tell whether it says that rights are lacking."""
-        if not self.asking or question != self.question:
-            return False
         self.asking, self.trouble = False, trouble
         if trouble:
             self.ask_at = now + ASK_AGAIN

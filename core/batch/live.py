@@ -18,7 +18,7 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.permission import Permission
-from saltext.jobs.core.batch.store import BatchStore, ask_of, change_of
+from saltext.jobs.core.batch.store import BatchStore, change_of
 from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.engine.feeder import Follower
 from saltext.jobs.core.engine.ports import EnginePorts
@@ -30,8 +30,8 @@ from saltext.jobs.core.site import Log
 
 log = lines.logger(__name__)
 
-#: Effects that change something outside, at minions or at the retry queue. The end of a batch must be durable too.
-_DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Queue)
+#: Effects that change something at minions. The end of a batch must be durable too.
+_DURABLE = (facts.Publish, facts.Kill, facts.Check)
 
 #: Seconds by which the wall clock may drift from the engine's before windows are looked at again.
 CLOCK_SLACK = 0.5
@@ -68,7 +68,6 @@ class Live:
         self._ports, self._turns, self._room = ports, turns, room
         self._alarm = Alarm(ports.loop, ports.clock, lambda: self.step(facts.Tick()))
         self.waiting = 0  # how many of its facts have effects that wait for the disk
-        self._asks: dict[tuple[str, str], bytes] = {}  # requests to the retry queue, to be written with the rows
         self.gone = False  # it is closed, and takes no facts any more
         self.load_kept = False  # the job cache has the batch's load
         self.is_new = False  # it was started in this process
@@ -81,15 +80,7 @@ class Live:
         effects = self.batch.step(fact, self._ports.clock.now(), self._ahead, self._room.limit is not None)
         self._alarm.set(None if self.batch.closed else self.batch.next_due)
         self._room.stepped(self.batch)
-        for effect in effects:
-            if isinstance(effect, facts.Queue):
-                self._asks.update(ask_of(self.batch, effect.minions))
         self._turns.took(self, effects)
-
-    def change(self) -> Change:
-        """Return what has changed since the last call, to be written."""
-        asks, self._asks = self._asks, {}
-        return change_of(self.batch, asks)
 
     @property
     def _ahead(self) -> float:
@@ -103,7 +94,7 @@ class Live:
     async def durable(self) -> None:
         """Return once all facts so far are durable, and their effects are done or under way."""
         done = compat.Future()
-        self._turns.took(self, (), done)
+        self._turns.when_durable(self, lambda: done.set_result(None))
         await done
 
     def close(self) -> None:
@@ -120,29 +111,31 @@ class Turns:
             ports.loop,
             ports.disk_worker,
             "the batches",
-            lambda changed: [live.change() for live in changed],
+            lambda changed: [change_of(live.batch) for live in changed],
             ports.store.write,
         )
         self.answer, self.close = self._writer.answer, self._writer.close
         self._in_progress: dict[Live, None] = {}  # since progress was announced
 
-    def took(self, live: Live, effects: Sequence[facts.Effect], done: Any = None) -> None:
-        """A batch has taken a fact that calls for these effects. ``done``: a future, resolved once all is durable."""
+    def when_durable(self, live: Live, call: Callable[[], object]) -> None:
+        """Call back once all that has changed of a batch is durable; in the order of these calls."""
+        self._writer.put([live])
+        self._writer.when_durable(call)
+
+    def took(self, live: Live, effects: Sequence[facts.Effect]) -> None:
+        """A batch has taken a fact that calls for these effects."""
         if not self._in_progress:
             self._loop.call_later(GATHER, self._announce)
         self._in_progress[live] = None
         self._writer.put([live])
-        is_urgent = bool(done or live.batch.finished) or any(isinstance(effect, _DURABLE) for effect in effects)
-        if is_urgent or self._writer.is_awaited:
+        if live.batch.finished or self._writer.is_awaited or any(isinstance(effect, _DURABLE) for effect in effects):
             live.waiting += 1
-            self._writer.when_durable(lambda: self._written(live, effects, done))
+            self._writer.when_durable(lambda: self._written(live, effects))
         elif effects:
             self._perform(live, effects)
 
-    def _written(self, live: Live, effects: Sequence[facts.Effect], done: Any) -> None:
+    def _written(self, live: Live, effects: Sequence[facts.Effect]) -> None:
         live.waiting -= 1
-        if done is not None:
-            done.set_result(None)
         if not live.gone:
             self._perform(live, effects)
 

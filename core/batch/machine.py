@@ -17,14 +17,16 @@ engine changes, and what operators want, is in this file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from saltext.jobs.core.batch import ending, facts, sending
 from saltext.jobs.core.batch.facts import Announce, Effect, Fact, LookUp
 from saltext.jobs.core.batch.gates import PausedBy
+from saltext.jobs.core.batch.member import overdue_at
 from saltext.jobs.core.batch.state import BatchState
-from saltext.jobs.core.delivery.known import Step
+from saltext.jobs.core.delivery.known import Evidence, Step
 
 
 class Batch(BatchState):
@@ -42,13 +44,26 @@ class Batch(BatchState):
         self.stepped_at = now
         return effects
 
+    def accepts(self, fact: facts.Requested) -> bool:
+        """Whether a request changes anything."""
+        if self.finished:
+            return False
+        if fact.verb == "stop":
+            return not self.halted or (fact.kill and not self.killing and bool(self.flights))
+        if self.halted:
+            return False
+        if fact.verb == "approve":
+            return self.pace.by_hand and self.pace.checking == fact.stage
+        return bool(self.paused) is (fact.verb == "resume")
+
     def _advance(self, now: float) -> list[Effect]:
         """Return the effects that the state calls for, whatever fact led to it."""
         self.pace.warm(now)
         self.pace.wanted, self.goes_on_at = 0, None  # ``sending`` sets them again
         if self.finished or self.started is None:
             return []
-        effects = ([] if self.is_over() else sending.go_on(self, now)) + ending.hand_over(self, now)
+        effects = [] if self.is_over() else sending.go_on(self, now)
+        ending.hand_over(self, now)
         if not self.is_over():
             return effects
         self.finished = now
@@ -75,16 +90,33 @@ def _recover(batch: BatchState, fact: facts.Recovered, now: float) -> list[Effec
         batch.pending.await_signs()
     effects: list[Effect] = [Announce("halted")] if batch.halted else []
     master_may_have_ended = fact.taken_over or fact.settled_at > now
-    batch.doubt_flights(now, batch.stepped_at - DOUBTFUL if master_may_have_ended else None)
+    _doubt_flights(batch, now, batch.stepped_at - DOUBTFUL if master_may_have_ended else math.inf)
     batch.catching_up = tuple(batch.unsettled())
     return [*effects, LookUp(batch.catching_up)] if batch.catching_up else effects
+
+
+def _doubt_flights(batch: BatchState, now: float, doubtful_since: float) -> None:
+    """
+    Those that were being asked, or were about to be given up, are asked again. ``doubtful_since``: later publishes may not
+    have left the master.
+    """
+    ending.doubt_silence(batch)
+    batch.publishing = ()
+    for minion in batch.flights:
+        known = batch.change(minion)
+        if known.step in (Step.SENT, Step.RUNNING, Step.WAITING):
+            batch.flights.set_due(minion, min(known.due or math.inf, overdue_at(known, batch.spec, now)))
+        else:
+            batch.go(minion, Step.LOOKING)
+        if not known.begun_at and (known.sent_at or 0.0) >= doubtful_since:
+            known.take(Evidence.UNCONFIRMED, now)
 
 
 # -- what operators want -----------------------------------------------------------------------------------------------
 
 
 def _requested(batch: BatchState, fact: facts.Requested, now: float) -> list[Effect]:
-    """An operator wants something that the batch accepts (``BatchState.accepts``)."""
+    """An operator wants something that the batch ``accepts``."""
     if fact.verb == "stop":
         return _stop(batch, fact, now)
     if fact.verb == "pause":

@@ -95,6 +95,11 @@ class Member(Delivery):
         return self.claimed or bool(self.begun_at)
 
     @property
+    def relies_on_memory(self) -> bool:
+        """Whether it is sent the job again only because it still knows the jid, if it did receive the job."""
+        return bool(self.idle) and self.sent_at is not None and not (self.has_begun or self.restarted)
+
+    @property
     def is_failure(self) -> bool:
         """Whether it counts against the budget. FAILED without a return means away, which does not count."""
         return self.ended in _AGAINST_BUDGET and (self.retcode is not None or self.ended is not Outcome.FAILED)

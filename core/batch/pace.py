@@ -150,14 +150,26 @@ class Pace(Part):
         """For how many seconds to gather slots if others are likely to become free meanwhile."""
         return max(self.spec.publish_window, min(LONGEST * self.usual, LONGEST_SECONDS))
 
-    def publish_at(self, now: float, flying: int, gathers: bool, is_first: bool) -> float:
+    def turn(self, now: float, flying: int, available: int) -> tuple[int, float | None]:
         """
-        Return when to fill the slots that are free now. ``flying``: minions in flight, each of which may free a slot.
-        ``gathers``: this publish could use a slot freed meanwhile. ``is_first``: nothing is gathered for it.
+        Return to how many of the ``available`` minions to send now, while ``flying`` are in flight, each of which may free a
+        slot; and the Unix time until which the slots that are free now wait, None if they do not.
         """
+        capacity = self.capacity(flying, available)
+        if not capacity:
+            self.limit = None  # it has all the room that it wants
+            return 0, None
         if self.freed_at is None:
             self.freed_at = now
-        # If so few minions are in flight that none is likely to end meanwhile, waiting gains nothing.
-        gains = gathers and not self.spec.batch_wait and flying * self.longest >= self.usual
-        window = self.longest if gains else self.spec.publish_window
-        return max(self.freed_at + (0.0 if is_first else window), self.not_before)
+        window = self.spec.publish_window
+        if not self.publishes or self.limit is not None:
+            window = 0.0  # where there is too little room, slots are gathered for all batches together
+        elif capacity < available and capacity != self.quota and not self.spec.batch_wait:
+            # If so few minions are in flight that none is likely to end meanwhile, waiting gains nothing.
+            window = self.longest if flying * self.longest >= self.usual else window
+        publish_at = max(self.freed_at + window, self.not_before)
+        if now < publish_at:
+            return 0, publish_at
+        count = capacity if self.allotted is None else min(capacity, self.allotted)
+        self.wanted = 0 if count else capacity
+        return count, None

@@ -27,7 +27,7 @@ def go_on(batch: BatchState, now: float) -> list[Effect]:
     if not may_send:
         return effects
     if pending and not rights.may_send(now):
-        ask = [facts.CheckRights(tuple(pending.in_order()), rights.question)] if rights.must_ask(now) else []
+        ask = [facts.CheckRights(tuple(pending.in_order()))] if rights.must_ask(now) else []
         batch.look_again(None if rights.asking else rights.ask_at)
         return [*effects, *ask]
     if pending.first_ping and not pending.pinged and not pending.unseen:
@@ -55,12 +55,20 @@ def _announce_windows(batch: BatchState, may_send: bool) -> list[Effect]:
 
 def rights_checked(batch: BatchState, fact: facts.RightsChecked, now: float) -> list[Effect]:
     """The rights were checked. If they are lacking, the batch pauses until a user with the rights resumes it."""
-    if batch.halted or batch.finished or not batch.rights.told(fact.question, fact.reason, fact.trouble, now):
+    if batch.halted or batch.finished or not batch.rights.told(fact.reason, fact.trouble, now):
         return []
     return batch.pause(PausedBy.PERMISSION, fact.reason)
 
 
 # -- pings ------------------------------------------------------------------------------------------------------------
+
+
+def misses(batch: BatchState, minion: str) -> bool:
+    """Whether ``minion`` was left out before it was sent to, and is sent to if it shows a sign of life now."""
+    member = None if batch.halted or batch.finished else batch.members.get(minion)
+    if member is None or member.ended in (None, Outcome.QUEUED):
+        return False
+    return member.sent_at is None and member.retcode is None
 
 
 def pinged(batch: BatchState, fact: facts.Pinged, now: float) -> list[Effect]:
@@ -70,11 +78,14 @@ def pinged(batch: BatchState, fact: facts.Pinged, now: float) -> list[Effect]:
     """
     if fact.minions:
         batch.pending.see(fact.minions)
-        batch.take_back(fact.minions)
+        for minion in fact.minions:
+            if misses(batch, minion):
+                batch.reopen(minion)
+                batch.pending.put([minion])
         return []
     if fact.failure:
         batch.pending.pinged = ()
-        return batch.failed_again(fact.failure, now)
+        return _failed_again(batch, fact.failure, now)
     batch.pace.failures = 0
     absent = batch.pending.ping_over(now)
     if batch.spec.presence == "none":
@@ -84,36 +95,29 @@ def pinged(batch: BatchState, fact: facts.Pinged, now: float) -> list[Effect]:
     return []
 
 
+def _failed_again(batch: BatchState, reason: str, now: float) -> list[Effect]:
+    """A publish or ping has failed: wait longer each time, and pause in the end."""
+    if batch.pace.publish_failed(now):
+        return []
+    return batch.pause(PausedBy.PUBLISH, f"{batch.pace.failures} publishes failed in a row, the last one: {reason}")
+
+
 # -- publishes --------------------------------------------------------------------------------------------------------
 
 
 def publish(batch: BatchState, now: float) -> list[Effect]:
     """Send to as many minions as there are free slots, if the stage allows it and freed slots have gathered long enough."""
-    pace, flying = batch.pace, len(batch.flights)
     if batch.publishing or batch.catching_up:
         return []
     effects = _next_stages(batch, now)
-    if pace.cooling and batch.pending.ready:
-        batch.look_again(pace.cooling[0])
-    available = batch.pending.available
-    capacity = pace.capacity(flying, available)
-    if not capacity:
-        pace.limit = None  # it has all the room that it wants
-        return effects
-    # Where there is too little room, freed slots are gathered for all batches together.
-    is_first = not pace.publishes or pace.limit is not None
-    gathers = capacity < available and capacity != pace.quota
-    publish_at = pace.publish_at(now, flying, gathers, is_first)
-    if now < publish_at:
-        batch.look_again(publish_at)
-        return effects
-    minions = batch.pending.take(capacity if pace.allotted is None else min(capacity, pace.allotted))
+    if batch.pace.cooling and batch.pending.ready:
+        batch.look_again(batch.pace.cooling[0])
+    count, again = batch.pace.turn(now, len(batch.flights), batch.pending.available)
+    batch.look_again(again)
+    minions = batch.pending.take(count)
     if not minions:
-        pace.wanted = capacity
         return effects
     batch.send(minions, now)
-    pace.sends(len(minions))
-    batch.last_progress = now
     return [*effects, facts.Publish(minions)]
 
 
@@ -149,7 +153,7 @@ def publish_failed(batch: BatchState, fact: facts.PublishFailed, now: float) -> 
     else:
         effects += ending.look_for(batch, sending, Step.LOOKING)
     if not (fact.certain and batch.holds_publish(now + batch.schedule.ahead)):
-        effects += batch.failed_again(fact.reason, now)
+        effects += _failed_again(batch, fact.reason, now)
     return effects + ending.kill_what_was_late(batch, now)
 
 

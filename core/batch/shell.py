@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.batch import effects, facts
+from saltext.jobs.core.batch import effects, ending, facts, sending
 from saltext.jobs.core.batch.gates import Rights
 from saltext.jobs.core.batch.live import Live, Ports, Sharing, Turns
 from saltext.jobs.core.batch.machine import Batch
@@ -116,11 +116,11 @@ class BatchShell:
             self._ports.questions.heard(fact.jid, fact.minion, data.get("return"), fact.retcode)
             self.wake()
         elif isinstance(fact, events.JobStarted) and fact.jid in self.live:
-            if self.live[fact.jid].batch.wants_acknowledgement(fact.minion):
+            if ending.wants_acknowledgement(self.live[fact.jid].batch, fact.minion):
                 self.live[fact.jid].step(facts.Acknowledged(fact.minion))
         elif isinstance(fact, events.MinionStarted):
             for live in list(self.live.values()):
-                if live.batch.wants_start(fact.minion):
+                if ending.wants_start(live.batch, fact.minion):
                     live.step(facts.Started(fact.minion))
 
     def functions_of(self, jid: str, minion: str) -> str | None:
@@ -144,7 +144,7 @@ class BatchShell:
         if self.functions_of(record.jid, record.minion) is not None:
             self.live[record.jid].step(facts.Returned(record.minion, record.retcode))
         for live in list(self.live.values()):
-            if live.batch.misses(record.minion):
+            if sending.misses(live.batch, record.minion):
                 live.step(facts.Pinged((record.minion,)))
 
     def on_read(self) -> None:

@@ -9,7 +9,6 @@ sent the job again. This file must never decide what to do: that is in ``machine
 from __future__ import annotations
 
 import dataclasses
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -17,17 +16,16 @@ from typing import Any, TypeVar
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.facts import Effect
-from saltext.jobs.core.batch.gates import SCHEDULED, Pause, PausedBy, Rights, Schedule
-from saltext.jobs.core.batch.member import Member, Outcome, overdue_at
+from saltext.jobs.core.batch.flights import Flights
+from saltext.jobs.core.batch.gates import Pause, PausedBy, Rights, Schedule
+from saltext.jobs.core.batch.member import Member, Outcome
 from saltext.jobs.core.batch.pace import Pace
 from saltext.jobs.core.batch.pending import Pending
 from saltext.jobs.core.batch.spec import Part, Spec
-from saltext.jobs.core.delivery.known import Evidence, Step
+from saltext.jobs.core.delivery.known import Step
 
 #: The parts of a batch that keep something in its row.
 PARTS = ("pace", "pending", "schedule", "rights")
-#: Seconds for which overdue minions are gathered, for one look-up and one question.
-CHECK_WINDOW = 1.0
 
 S = TypeVar("S", bound="BatchState")
 
@@ -56,18 +54,18 @@ class BatchState(Part):
     goes_on_at: float | None = None  # when what keeps it from sending ends by itself, or may end
     catching_up: tuple[str, ...] = ()  # minions whose returns from before this engine are looked for
     members: dict[str, Member] = field(default_factory=dict)
-    flights: dict[str, Member] = field(default_factory=dict)  # the members in flight
+    flights: Flights = field(default_factory=Flights)
     publishing: tuple[str, ...] = ()  # the minions of the publish that is under way: it may still reach them
     counts: Counter[Outcome] = field(default_factory=Counter)  # how many have ended in which way
     budget_used: int = 0
     group_used: Counter[int] = field(default_factory=Counter)  # used part of the budget, by group
     overdrawn: str = ""  # the limit that the last failures exceed
+    handed_over: list[str] = field(default_factory=list)  # to the retry queue, whose request is written with the rows
     touched: set[str] = field(default_factory=set)  # minions whose rows have changed since they were written
     pace: Pace = field(init=False)
     pending: Pending = field(init=False)
     schedule: Schedule = field(init=False)
     rights: Rights = field(init=False)
-    _due: list[tuple[float, str]] = field(default_factory=list)  # heap over due times; some are out of date
 
     def __post_init__(self) -> None:
         spec, self.last_progress = self.spec, self.created
@@ -100,10 +98,10 @@ class BatchState(Part):
             member = batch.members[minion] = Member.of_row(kept)
             if member.step is not None:
                 batch.flights[minion] = member
-                batch._note_due(minion, member)
+                batch.flights.set_due(minion, member.due)
             elif member.ended is not None:
                 batch._count(minion, member, 1)
-        batch.publishing = tuple(batch.at(batch.flights, Step.SENDING))
+        batch.publishing = tuple(batch.flights.at(batch.flights, Step.SENDING))
         done = {minion for minion, member in batch.members.items() if member.step or member.ended}
         batch.pending.put(minion for minion in spec.minions if minion not in done)
         return batch
@@ -137,11 +135,6 @@ class BatchState(Part):
         flying = len(self.flights)
         return f"waits for room: {limit} of {limit} minions are in flight over all batches, {flying} of them of this"
 
-    def opens_at(self) -> float | None:
-        """Return when the batch goes on by itself, in Unix time; None if it does not, or if that is not known."""
-        pause = self.waits_for()
-        return self.schedule.opens if pause and pause.by in SCHEDULED else None
-
     @property
     def success(self) -> bool | None:
         """Whether some minion ran, and all completed or were left out by ``offline=skip``; None while that is open."""
@@ -156,38 +149,8 @@ class BatchState(Part):
         """When the next Tick is due, in Unix time; None while only another fact can change anything."""
         if self.started is None:
             return self.created
-        due = (self.goes_on_at, self.next_overdue())
+        due = (self.goes_on_at, self.flights.next_overdue())
         return min((time for time in due if time is not None), default=None)
-
-    def rely_on_memory(self, minions: Iterable[str]) -> dict[str, float]:
-        """Return ``{minion: when sent to}`` of those that may be sent the job again, but only if they still know the jid."""
-        last = {minion: self.members[minion] for minion in self.at(minions, Step.LOOKING_AGAIN)}
-        return {
-            minion: member.sent_at
-            for minion, member in last.items()
-            if member.idle and member.sent_at is not None and not (member.has_begun or member.restarted)
-        }
-
-    def wants_acknowledgement(self, minion: str) -> bool:
-        """
-        Whether the event that ``minion`` has begun the job changes anything. A forger can fire any number of them, so it is
-        believed only of a minion that was sent to and is not known to have begun.
-        """
-        if self.finished or not self.wants_return(minion):
-            return False
-        return self.members[minion].sent_at is not None and not self.members[minion].has_begun
-
-    def accepts(self, fact: facts.Requested) -> bool:
-        """Whether a request changes anything."""
-        if self.finished:
-            return False
-        if fact.verb == "stop":
-            return not self.halted or (fact.kill and not self.killing and bool(self.flights))
-        if self.halted:
-            return False
-        if fact.verb == "approve":
-            return self.pace.by_hand and self.pace.checking == fact.stage
-        return bool(self.paused) is (fact.verb == "resume")
 
     def holds_publish(self, wall: float) -> str:
         """Return why a publish that was decided on must not go out after all; empty if it may. ``wall``: the wall clock."""
@@ -206,10 +169,6 @@ class BatchState(Part):
             return False
         return bool(self.halted) or not (self.pending or self.hands_over())
 
-    def at(self, minions: Iterable[str], *steps: Step) -> list[str]:
-        """Return those of ``minions`` that are in flight and at one of these steps."""
-        return [minion for minion in minions if minion in self.flights and self.flights[minion].step in steps]
-
     @property
     def outcomes(self) -> dict[str, Outcome]:
         """``{minion: outcome}`` of the minions that have ended."""
@@ -224,31 +183,6 @@ class BatchState(Part):
         member = self.members.get(minion)
         return member is not None and member.retcode is None
 
-    def misses(self, minion: str) -> bool:
-        """Whether ``minion`` was left out before it was sent to, and is sent to if it shows a sign of life now."""
-        member = None if self.halted or self.finished else self.members.get(minion)
-        if member is None or member.ended in (None, Outcome.QUEUED):
-            return False
-        return member.sent_at is None and member.retcode is None
-
-    def wants_start(self, minion: str) -> bool:
-        """Whether a start of the process of ``minion`` changes anything."""
-        return minion in self.flights and not self.flights[minion].restarted
-
-    def next_overdue(self) -> float | None:
-        """Return when minions are next overdue, or None."""
-        while self._due and self._is_stale(*self._due[0]):
-            heapq.heappop(self._due)
-        return self._due[0][0] + CHECK_WINDOW if self._due else None
-
-    def overdue(self, now: float) -> list[str]:
-        """Return the minions that are overdue, each once: they are not overdue again before they get a new due time."""
-        first = self.next_overdue()
-        due = list[tuple[float, str]]()
-        while first is not None and first <= now and self._due and self._due[0][0] <= now:
-            due.append(heapq.heappop(self._due))
-        return list(dict.fromkeys(minion for at, minion in due if not self._is_stale(at, minion)))
-
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def change(self, minion: str) -> Member:
@@ -261,18 +195,17 @@ class BatchState(Part):
     def go(self, minion: str, step: Step, due: float | None = None) -> Member:
         """Take a minion to another step of its flight, or put one in flight. ``due``: when the next step is due."""
         member = self.change(minion)
-        if member.ended is not None:
-            self._reopen(minion, member)
+        self.reopen(minion)
         if member.step is None:
             self.pending.drop(minion)
             self.flights[minion] = member
         member.go(step)
-        member.due = due
-        self._note_due(minion, member)
+        self.flights.set_due(minion, due)
         return member
 
     def send(self, minions: tuple[str, ...], now: float) -> None:
-        self.publishing = minions
+        self.publishing, self.last_progress = minions, now
+        self.pace.sends(len(minions))
         for minion in minions:
             member = self.flights[minion] = self.change(minion)
             member.sends(now)
@@ -280,7 +213,7 @@ class BatchState(Part):
     def end_publish(self) -> list[str]:
         """End the publish under way, and return its minions that have not returned or begun meanwhile."""
         minions, self.publishing = self.publishing, ()
-        return self.at(minions, Step.SENDING)
+        return self.flights.at(minions, Step.SENDING)
 
     def put_back(self, minions: Iterable[str]) -> None:
         """Make minions pending again; they do not count against the wave."""
@@ -296,54 +229,23 @@ class BatchState(Part):
         member = self.change(minion)
         if self.flights.pop(minion, None):
             self.pace.freed(now, None if retcode is None else now - member.ran_since)
-        if member.ended is not None:
-            self._reopen(minion, member)
+        self.reopen(minion)
         self.pending.drop(minion)
         member.step = member.due = None
         member.ended, member.since, member.retcode = outcome, now, retcode
         self._count(minion, member, 1)
         self.last_progress = now
 
-    def take_back(self, minions: Iterable[str]) -> None:
-        """Minions have shown a sign of life: those that were left out are pending again."""
-        for minion in filter(self.misses, minions):
-            self._reopen(minion, self.change(minion))
-            self.pending.put([minion])
+    def reopen(self, minion: str) -> None:
+        """Take back how a minion has ended, if it has."""
+        member = self.change(minion)
+        if member.ended is not None:
+            self._count(minion, member, -1)
+            member.ended = member.retcode = None
 
     def look_again(self, at: float | None) -> None:
         """Something keeps the batch from sending until ``at``; None if only a fact can end that."""
         self.goes_on_at = min((time for time in (at, self.goes_on_at) if time is not None), default=None)
-
-    def doubt_silence(self) -> None:
-        """Events may have been lost: a minion that was not heard to begin may have begun."""
-        for minion, member in self.flights.items():
-            if not (member.begun_at or member.unheard):
-                self.change(minion).unheard = True
-
-    def doubt_flights(self, now: float, doubtful_since: float | None) -> None:
-        """
-        The engine has restarted: nothing that was under way has a known outcome. Those that were being asked, or were about
-        to be given up, are asked again. ``doubtful_since``: later publishes may not have left the master, which ended too.
-        """
-        self.doubt_silence()
-        self.publishing = ()
-        self._due.clear()
-        for minion in self.flights:
-            member = self.change(minion)
-            if member.step in (Step.SENT, Step.RUNNING, Step.WAITING):
-                is_asked = member.step is Step.WAITING
-                latest = now + self.spec.gather_job_timeout if is_asked else overdue_at(member, self.spec, now)
-                member.due = latest if member.due is None else min(member.due, latest)
-                self._note_due(minion, member)
-            else:
-                self.go(minion, Step.LOOKING)
-            if doubtful_since is not None and not member.begun_at and (member.sent_at or 0.0) >= doubtful_since:
-                member.take(Evidence.UNCONFIRMED, now)
-
-    def check_budget(self) -> list[Effect]:
-        """Halt if the failures exceed the budget."""
-        reason, self.overdrawn = self.overdrawn, ""
-        return self.halt(reason) if reason and not (self.halted or self.finished) else []
 
     def halt(self, reason: str) -> list[Effect]:
         """Send to no minion any more, for this reason."""
@@ -357,26 +259,6 @@ class BatchState(Part):
             return []
         self.paused, self.announced = Pause(by, detail), None
         return [facts.Announce("paused", self.paused.payload())]
-
-    def failed_again(self, reason: str, now: float) -> list[Effect]:
-        """A publish or ping has failed: wait longer each time, and pause in the end."""
-        if self.pace.publish_failed(now):
-            return []
-        return self.pause(PausedBy.PUBLISH, f"{self.pace.failures} publishes failed in a row, the last one: {reason}")
-
-    # -- inside -------------------------------------------------------------------------------------------------------
-
-    def _note_due(self, minion: str, member: Member) -> None:
-        if member.due is not None:
-            heapq.heappush(self._due, (member.due, minion))
-
-    def _is_stale(self, due: float, minion: str) -> bool:
-        member = self.flights.get(minion)
-        return member is None or member.due != due
-
-    def _reopen(self, minion: str, member: Member) -> None:
-        self._count(minion, member, -1)
-        member.ended = member.retcode = None
 
     def _count(self, minion: str, member: Member, by: int) -> None:
         assert member.ended is not None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 import msgpack
 import salt.payload
@@ -28,26 +27,19 @@ from saltext.jobs.core.site import site_of
 #: Seconds for which the rows of a batch that cannot be read are kept for inspection.
 KEPT_ASIDE = 30 * 86400.0
 
-#: Requests to other engines: by engine and id.
-Asks: TypeAlias = Mapping[tuple[str, str], bytes]
-
-
 #: Packs any text that a library gives as a reason, and any number that a minion gives as a retcode.
 _packed = functools.partial(msgpack.packb, default=str, unicode_errors="surrogatepass")
 _unpacked = functools.partial(msgpack.unpackb, strict_map_key=False, unicode_errors="surrogatepass")
 
 
-def ask_of(batch: Batch, minions: Sequence[str]) -> Asks:
-    """Return the request to the retry queue to take minions over."""
-    request = {"do": "enqueue", "batch": True, "jid": batch.spec.jid, "minions": list(minions)}
-    request |= {"reason": "away when its batch ended"}
-    return {(JOB_RETRY, requests.new_id()): salt.payload.dumps(request)}
-
-
-def change_of(batch: Batch, asks: Asks = MappingProxyType({})) -> Change:
-    """Return what has changed of a batch since the last call. :param asks: requests that are written with it."""
+def change_of(batch: Batch) -> Change:
+    """Return what has changed of a batch since the last call, with the request to the retry queue to take minions over."""
     row, parts = _packed(batch.row()), {minion: _packed(batch.members[minion].row()) for minion in batch.touched}
+    asks, request = {}, {"do": "enqueue", "batch": True, "jid": batch.spec.jid, "reason": "away when its batch ended"}
+    if batch.handed_over:
+        asks[JOB_RETRY, requests.new_id()] = salt.payload.dumps({**request, "minions": batch.handed_over})
     batch.touched.clear()
+    batch.handed_over = []
     kind = Kind.ENDED if batch.closed else Kind.OPEN
     return Change(batch.spec.jid, kind, lambda: salt.payload.dumps(batch.spec.as_dict()), row, parts, asks)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from saltext.jobs.core.batch.facts import Announce
-from saltext.jobs.core.batch.gates import HELD, PausedBy
+from saltext.jobs.core.batch.gates import HELD, SCHEDULED, PausedBy
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.member import KILLS, Member, Outcome
 from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
@@ -85,7 +85,7 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "success": batch.success,
         "paused_by": pause.by.value if pause else None,
         "paused_reason": pause.reason if pause else None,
-        "opens_at": batch.opens_at(),
+        "opens_at": batch.schedule.opens if pause and pause.by in SCHEDULED else None,
         "blocked_reason": batch.waits_for_room() or None,
         "check": batch.pace.checking is not None,
         "approve": batch.pace.checking if batch.pace.by_hand else None,

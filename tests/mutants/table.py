@@ -74,9 +74,9 @@ _TABLE = (
     ),
     (
         "after a crash a publish under way counts as never sent",
-        "core/batch/state.py",
-        "        self.doubt_silence()\n        self.publishing = ()",
-        "        for minion in self.end_publish():\n            del self.flights[minion]\n        self.doubt_silence()",
+        "core/batch/machine.py",
+        "    ending.doubt_silence(batch)\n    batch.publishing = ()",
+        "    for minion in batch.end_publish():\n        del batch.flights[minion]\n    ending.doubt_silence(batch)",
         CUTS,
     ),
     (
@@ -158,7 +158,7 @@ _TABLE = (
     ),
     (
         "an approval is for any stage",
-        "core/batch/state.py",
+        "core/batch/machine.py",
         "self.pace.by_hand and self.pace.checking == fact.stage",
         "self.pace.by_hand",
         "tests/unit/batch/test_shell_control.py::test_an_approval_is_for_the_stage_that_it_names",
@@ -194,9 +194,9 @@ _TABLE = (
     # where both meet
     (
         "a batch ends, and the retry queue does not get what it has handed over",
-        "core/batch/live.py",
-        "self._asks.update(ask_of(self.batch, effect.minions))",
-        "pass",
+        "core/batch/store.py",
+        "    if batch.handed_over:\n        asks",
+        "    if False:\n        asks",
         TOGETHER,
     ),
     (
