@@ -386,7 +386,7 @@ def pause(jid: object) -> bool:
         salt-run batch.pause 20260516101112131415
     """
     jid, who = kinds.jid(jid), _caller()
-    _rights(who).permit_control()
+    _rights(who).require_allowed_peer()
     return _request("pause", who, _catalog().need(jid))
 
 
@@ -406,7 +406,7 @@ def resume(jid: object) -> bool:
     """
     jid, who = kinds.jid(jid), _caller()
     batch = _catalog().need(jid)
-    _rights(who).permit_control(batch)
+    _rights(who).permit_batch(batch.spec)
     return _request("resume", who, batch)
 
 
@@ -616,16 +616,17 @@ def _asked(verb: str, tgt: object, fun: object, args: tuple[object, ...], option
 def _before(jid: str, who: caller.Caller) -> starting.Before:
     from saltext.jobs.core.batch import starting
     from saltext.jobs.core.master.job_cache import JobCache
+    from saltext.jobs.core.master.jobs import minions_of
 
-    batch = _catalog().ours(jid)
+    batch, rights = _catalog().ours(jid), _rights(who)
     if batch is not None:
-        _rights(who).permit_control(batch)
+        rights.permit_batch(batch.spec)
         return starting.of_batch(batch.spec)
-    _rights(who).permit_control()
+    rights.require_allowed_peer()
     load = JobCache(__opts__).load(jid)
     if not load:
         raise Refused(f"like is {jid}, which is neither a batch nor a job in the job cache")
-    _rights(who).permit_job(jid, load)
+    rights.permit(load, minions_of(load), f"all minions of job {jid}")  # its arguments may be secret
     return starting.of_job(jid, load)
 
 
@@ -717,10 +718,10 @@ def _found(jid: str, who: caller.Caller, with_right: bool) -> catalog.Found:
     from saltext.jobs.core.master import caller
 
     rights = _rights(who)
-    rights.permit_control()
+    rights.require_allowed_peer()
     found = _catalog().find(jid)
     if with_right and found.batch is not None:
-        rights.permit_control(found.batch)
+        rights.permit_batch(found.batch.spec)
     elif with_right:
         caller.require_right(__opts__, who, found.state, found.state.get("all_minions") or ())
     return found

@@ -21,7 +21,6 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.caller import Caller, groups_of, names_of, require_no_peer, require_right
-from saltext.jobs.core.master.jobs import minions_of as job_minions
 from saltext.jobs.core.options import engine_options, kinds, read_settings
 from saltext.jobs.core.options.engines import BatchSettings
 from saltext.jobs.core.users import MASTER, PEER_RUN, Identity
@@ -30,15 +29,16 @@ from saltext.jobs.core.users import MASTER, PEER_RUN, Identity
 _TOKEN_EXPIRE = 43200.0
 
 
-def _load(fun: str, arg: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def load_of(fun: str, arg: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is published for a call of a function."""
     return {"fun": fun, "arg": salt.utils.args.condition_input(list(arg), dict(kwargs))}
 
 
 def _loads_of(spec: Spec) -> list[dict[str, Any]]:
     """Return what a batch publishes: its job, and its check if that is a function on the minions."""
     check = spec.check
-    checks = [_load(check["fun"], check["arg"], check["kwargs"])] if check.get("kind") == "function" else []
-    return [_load(spec.fun, spec.arg, spec.kwargs), *checks]
+    checks = [load_of(check["fun"], check["arg"], check["kwargs"])] if check.get("kind") == "function" else []
+    return [load_of(spec.fun, spec.arg, spec.kwargs), *checks]
 
 
 # -- what the engine asks: the rights of a batch's owner ----------------------------------------------------------------
@@ -107,18 +107,8 @@ class CallerRights:
         allowed = self.settings.allow_peers
         require_no_peer(self.who, allowed, " (batch_manager: allow_peers names the minions that may)")
 
-    def permit(
-        self,
-        fun: str,
-        arg: Iterable[Any],
-        kwargs: Mapping[str, Any],
-        minions: tuple[str, ...],
-        named_as: str = "all of these minions",
-    ) -> None:
-        """Refuse a caller who may not run this function on the minions; the refusal calls them ``named_as``."""
-        self._permit_load(_load(fun, arg, kwargs), minions, named_as)
-
-    def _permit_load(self, load: Mapping[str, Any], minions: Iterable[str], named_as: str) -> None:
+    def permit(self, load: Mapping[str, Any], minions: Iterable[str], named_as: str = "all of these minions") -> None:
+        """Refuse a caller who may not publish this load to the minions; the refusal calls them ``named_as``."""
         self.require_allowed_peer()
         if not self.who.peer:
             require_right(self._opts, self.who, load, minions, named_as)
@@ -129,23 +119,12 @@ class CallerRights:
         if who.peer or (who.grants is not None and not Access(self._opts).may_run(who.grants, fun, arg, kwargs)):
             raise Refused(f"{who.name} may not call the runner function {fun}, so it can't be a check")
 
-    def permit_batch(self, spec: Spec, minions: tuple[str, ...]) -> None:
-        """Refuse a caller who lacks the right to a batch's job on these minions, or to its check."""
+    def permit_batch(self, spec: Spec, minions: Iterable[str] | None = None) -> None:
+        """Refuse a caller who lacks the right to a batch's job on these minions (default: all), or to its check."""
         for load in _loads_of(spec):
-            self._permit_load(load, minions, f"all minions of batch {spec.jid}")
+            self.permit(load, spec.minions if minions is None else minions, f"all minions of batch {spec.jid}")
         if spec.check.get("kind") == "runner":
             self.permit_runner(spec.check["fun"], spec.check["arg"])
-
-    def permit_control(self, batch: Batch | None = None) -> None:
-        """Refuse a minion that ``allow_peers`` does not name; with ``batch``, also anyone who may not run its job."""
-        if batch is None:
-            self.require_allowed_peer()
-        else:
-            self.permit_batch(batch.spec, batch.spec.minions)
-
-    def permit_job(self, jid: str, load: Mapping[str, Any]) -> None:
-        """Refuse a caller who may not publish this job of the job cache to all its minions: its arguments may be secret."""
-        self._permit_load(load, job_minions(load), f"all minions of job {jid}")
 
     def permit_approval(self, batch: Batch) -> None:
         """
@@ -154,7 +133,7 @@ class CallerRights:
         """
         who, spec = self.who, batch.spec
         if not spec.approve_by:
-            self.permit_control(batch)
+            self.permit_batch(spec)
             return
         require_no_peer(who)
         if _person(who.owner(), who.name) == _person(spec.owner, spec.user):

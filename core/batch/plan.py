@@ -145,18 +145,20 @@ def failures_allowed(max_failures: Any, total: int) -> float | None:
     raise ValueError(f"max_failures is {max_failures!r}; accepted is a count ('3') or a percentage ('10%')")
 
 
-def grouped_layout(groups: Sequence[Group], by: str, batch: Any, max_failures: Any) -> dict[str, Any]:
+def layout(groups: Sequence[Group], by: str, batch: Any, max_failures: Any) -> dict[str, Any]:
     """
     Return the fields of a Spec that depend on groups: the minions in order, the sizes of each group, and their budgets. A
     percentage is of the minions of each group; ``max_failures`` as a count is of all. :raises ValueError:
+
+    :param by: empty for a batch without groups; ``groups`` is then one of all minions.
     """
     counts = [len(group.minions) for group in groups]
     budget: dict[str, Any] = {"failures_allowed": failures_allowed(max_failures, sum(counts))}
-    if str(max_failures).strip().endswith("%"):
+    if by and str(max_failures).strip().endswith("%"):
         budget = {"group_failures_allowed": tuple(failures_allowed(max_failures, count) for count in counts)}
     return {
         "by": by,
-        "groups": tuple((group.name, len(group.minions)) for group in groups),
+        "groups": tuple((group.name, len(group.minions)) for group in groups if by),
         "minions": tuple(minion for group in groups for minion in group.minions),
         "sizes": tuple(size for count in counts for size in sizes_of(batch, count)),
         **budget,

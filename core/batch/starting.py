@@ -6,9 +6,8 @@ It reads the options, each listed once with what reads it, matches the target, a
 from __future__ import annotations
 
 import datetime
-import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import salt.loader
@@ -18,17 +17,15 @@ import salt.utils.jid
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.minion_data import find_groups, without_data
-from saltext.jobs.core.batch.permission import CallerRights
+from saltext.jobs.core.batch.permission import CallerRights, load_of
 from saltext.jobs.core.batch.plan import (
     NOT_KNOWN,
     WITHOUT,
     Check,
     Group,
-    failures_allowed,
-    grouped_layout,
+    layout,
     parse_by,
     parse_check,
-    sizes_of,
 )
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
 from saltext.jobs.core.batch.summary import BAD, options_of
@@ -81,8 +78,6 @@ _ALIASES = {
     **dict.fromkeys(("return", "returner"), "ret"),
     "args": "arg",
 }
-#: A start before this Unix time is a mistake: YAML reads 22:00 as 1320.
-_EARLIEST = 1_000_000_000
 
 
 def new_batch(
@@ -110,10 +105,10 @@ def new_batch(
     if has_hidden(arg, kwargs):
         raise Refused(f"An argument is {HIDDEN}, which stands for a secret that is not shown: type its value")
     tgt, tgt_type = kinds.target(tgt, options.get("tgt_type", "glob"))
-    matched = _match_and_permit(opts, rights, tgt, tgt_type, (fun, arg, kwargs))
+    matched = _match_and_permit(opts, rights, tgt, tgt_type, load_of(fun, arg, kwargs))
     check = check_of(opts, rights, options)
     if check.get("kind") == "function":
-        rights.permit(check["fun"], check["arg"], check["kwargs"], matched)
+        rights.permit(load_of(check["fun"], check["arg"], check["kwargs"]), matched)
     rights.permit_groups(options.get("by"), matched)
     plain = _read(_PLAIN, {"timeout": opts["timeout"], "gather_job_timeout": opts["gather_job_timeout"], **options})
     rights.require_approvers(check, plain.get("approve_by", ()))
@@ -124,9 +119,9 @@ def new_batch(
             f"The master has no grains and pillar of the {len(unsure)} minions that the target {tgt!r} may match; "
             "salt '*' saltutil.refresh_pillar brings them"
         )
-    layout = _layout_of(opts, options, matched)
-    if check and parent is None and len(layout["sizes"]) == 1:
-        found = ", and its minions are one group" if layout.get("groups") else ""
+    fields = _layout_of(opts, options, matched)
+    if check and parent is None and len(fields["sizes"]) == 1:
+        found = ", and its minions are one group" if fields["groups"] else ""
         raise Refused(
             f"this batch has one stage{found}, and a check needs several; give it a ramp, such as batch=1,100%, or several "
             "groups with by="
@@ -148,7 +143,7 @@ def new_batch(
         unsure=unsure,
         options=_read(_TRAVELLING, options),
         **times_of(options),
-        **layout,
+        **fields,
         **plain,
     )
 
@@ -191,7 +186,7 @@ def times_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:
     now = time.time()
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= _EARLIEST:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         moment = float(value)
     elif isinstance(value, str) and value.strip().startswith("+"):
         moment = now + kinds.SECONDS.given("start_at", value.strip()[1:])
@@ -201,28 +196,26 @@ def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:
         raise Refused(
             f"start_at is {value!r}; accepted is a date and time ('2026-11-28 02:00'), '+90m', or Unix time in seconds"
         )
-    if moment < now:
+    if not moment >= now:  # such as 22:00, which YAML reads as 1320; or not a number
         raise Refused(f"start_at is {value!r}, which has passed")
     return moment
 
 
 def _layout_of(opts: Mapping[str, Any], options: Mapping[str, Any], minions: tuple[str, ...]) -> dict[str, Any]:
     """Return the fields of a Spec about its minions, groups, sizes and budgets. :raises Refused: for malformed options."""
-    batch, budget, total = options.get("batch", BATCH), options.get("max_failures"), len(minions)
-    if "by" not in options:
-        sizes, allowed = kinds.accepted(sizes_of, batch, total), kinds.accepted(failures_allowed, budget, total)
-        return {"minions": minions, "sizes": sizes, "failures_allowed": allowed}
-    groups, by = kinds.accepted(find_groups, opts, options["by"], minions), options["by"].strip()
-    wanted = parse_by(by)
-    if wanted.kind != "nodegroups":
-        # A batch's events show them to every user of salt-api, whatever their rights. So numbers replace values of minions.
-        # The names of nodegroups are no secret.
-        numbers, by = itertools.count(1), f"{wanted.kind}:{wanted.key}"
-        kept = (WITHOUT, NOT_KNOWN)
-        names = (each.name if each.name in kept else str(next(numbers)) for each in groups)
-        groups = tuple(Group(name, each.minions) for name, each in zip(names, groups, strict=True))
-    layout: dict[str, Any] = kinds.accepted(grouped_layout, groups, by, batch, budget)
-    return layout
+    groups: tuple[Group, ...] = (Group("", minions),)
+    by = ""
+    if "by" in options:
+        groups, by = kinds.accepted(find_groups, opts, options["by"], minions), options["by"].strip()
+        wanted = parse_by(by)
+        if wanted.kind != "nodegroups":  # the names of nodegroups are no secret
+            # A batch's events show them to every user of salt-api, whatever their rights: numbers replace values of minions.
+            by, plain = f"{wanted.kind}:{wanted.key}", (WITHOUT, NOT_KNOWN)
+            groups = tuple(
+                each if each.name in plain else each._replace(name=str(number)) for number, each in enumerate(groups, 1)
+            )
+    found: dict[str, Any] = kinds.accepted(layout, groups, by, options.get("batch", BATCH), options.get("max_failures"))
+    return found
 
 
 def check_of(opts: Mapping[str, Any], rights: CallerRights, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,7 +245,7 @@ def check_of(opts: Mapping[str, Any], rights: CallerRights, options: Mapping[str
 
 
 def _match_and_permit(
-    opts: Mapping[str, Any], rights: CallerRights, tgt: Any, tgt_type: str, job: tuple[str, Iterable[Any], Any]
+    opts: Mapping[str, Any], rights: CallerRights, tgt: Any, tgt_type: str, load: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """
     Return the minions that a target matches, if the caller may publish the job to them.
@@ -264,9 +257,9 @@ def _match_and_permit(
         matched = _match(opts, tgt, tgt_type)
     except Refused:
         if rights.who.grants is not None:  # a user who may publish to all minions may know what matches
-            rights.permit(*job, tuple(sorted(minion_keys(opts)[0])), named_as)
+            rights.permit(load, minion_keys(opts)[0], named_as)
         raise
-    rights.permit(*job, matched, named_as)
+    rights.permit(load, matched, named_as)
     return matched
 
 
@@ -361,5 +354,5 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str, r
         if batch.finished and batch.pending:
             told.append(f"it was not sent to {len(batch.pending)}, which which=all takes")
         raise Refused("; ".join(told))
-    CallerRights(opts, who).permit_batch(spec, tuple(chosen))
+    CallerRights(opts, who).permit_batch(spec, chosen)
     return new_batch(opts, who, *asked_again(of_batch(spec), chosen, None, (), {"tgt_type": "list"}), parent=spec.jid)

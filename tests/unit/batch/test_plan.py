@@ -11,9 +11,9 @@ from saltext.jobs.core.batch.plan import (
     Group,
     failures_allowed,
     gates_of,
-    grouped_layout,
     groups_of,
     labels_of,
+    layout,
     not_passed,
     parse_by,
     parse_check,
@@ -181,7 +181,7 @@ def test_a_malformed_budget_is_named(given):
 
 def test_sizes_and_a_budget_in_per_cent_are_of_each_group():
     groups = (Group("x", ("a", "b", "c", "d")), Group("y", ("e",)))
-    assert grouped_layout(groups, "grains:g", "1,50%", "25%") == {
+    assert layout(groups, "grains:g", "1,50%", "25%") == {
         "by": "grains:g",
         "groups": (("x", 4), ("y", 1)),
         "minions": ("a", "b", "c", "d", "e"),
@@ -192,5 +192,5 @@ def test_sizes_and_a_budget_in_per_cent_are_of_each_group():
 
 def test_a_budget_that_is_a_count_is_of_the_whole_batch():
     groups = (Group("x", ("a",)), Group("y", ("b",)))
-    assert grouped_layout(groups, "grains:g", 1, 3)["failures_allowed"] == 3.0
-    assert "group_failures_allowed" not in grouped_layout(groups, "grains:g", 1, None)
+    assert layout(groups, "grains:g", 1, 3)["failures_allowed"] == 3.0
+    assert "group_failures_allowed" not in layout(groups, "grains:g", 1, None)
