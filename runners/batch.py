@@ -291,7 +291,7 @@ def minions(jid: object, state: object = None) -> catalog.Minions:
 
     if state is not None:
         kinds.choice("pending", "active", *(outcome.value for outcome in Outcome)).given("state", state)
-    found = _catalog().find(kinds.jid(jid)).minions
+    found = _catalog().find(kinds.jid(jid)).minions()
     return {minion: record for minion, record in found.items() if state in (None, record["state"])}
 
 
@@ -657,7 +657,7 @@ def _follow(jid: str, timeout: object, display: Display | None) -> catalog.Summa
     from saltext.jobs.core.batch import watch as watching
 
     limit = None if timeout is None else kinds.SECONDS.given("timeout", timeout)
-    return catalog.with_retcode(watching.follow(jid, lambda: _catalog().find(jid)[:2], limit, display))
+    return catalog.with_retcode(watching.follow(jid, lambda: _catalog().find(jid), limit, display))
 
 
 def _request(verb: str, who: caller.Caller, batch: Batch, **more: object) -> bool:
@@ -734,7 +734,7 @@ def _with_returns(jid: str) -> tuple[catalog.Summary, catalog.Minions, summary.R
 
     who, cache = _caller(), JobCache(__opts__)
     found = _found(jid, who, with_right=not sees_all(__opts__, who))
-    return found.summary, found.minions, lambda names: cache.each_return(jid, names)
+    return found.summary, found.minions(), lambda names: cache.each_return(jid, names)
 
 
 def _catalog() -> catalog.Catalog:

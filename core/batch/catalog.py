@@ -39,12 +39,12 @@ Owed = Callable[[str], Mapping[str, tuple[bool, float, str]]]
 
 
 class Found(NamedTuple):
-    """A batch: its summary and minions; and the ``batch`` itself if it is ours, else its ``state`` from Salt 3008."""
+    """A batch: its summary, what reads its minions, and the ``batch`` itself if it is ours, else its ``state`` of Salt's."""
 
     summary: Summary
-    minions: Minions
     batch: Batch | None
     state: Mapping[str, Any]
+    minions: Callable[[], Minions]
 
 
 class Catalog:
@@ -123,11 +123,9 @@ class Catalog:
         return native.read(self._opts, jid) if self._store.kind_of(jid) is None else None
 
     def find(self, jid: str) -> Found:
-        """Return a batch. :raises Refused: if there is none."""
-        if batch := self.ours(jid):
-            return Found(self._summary(batch), self.minions(batch), batch, {})
-        if state := self.native(jid):
-            return Found(self._of_native(state), native.minions(state), None, state)
+        """Return a batch. :raises Refused: if there is none, or if it cannot be read."""
+        if found := self._found(jid):
+            return found
         raise Refused(f"{jid} is no batch; salt-run batch.list shows the batches")
 
     def active(self) -> list[Summary]:
@@ -147,20 +145,21 @@ class Catalog:
         found = summary.summary(batch, time.time(), self._sees({WHO: batch.spec.owner}))
         return {**found, **dict(zip(names, engine, strict=True))}
 
-    def _of_native(self, state: Mapping[str, Any]) -> Summary:
-        return native.summary(state, time.time(), self._sees({}))
+    def _found(self, jid: str) -> Found | None:
+        if batch := self.ours(jid):
+            return Found(self._summary(batch), batch, {}, lambda: self.minions(batch))
+        if state := self.native(jid):
+            return Found(native.summary(state, time.time(), self._sees({})), None, state, lambda: native.minions(state))
+        return None
 
     def _listed(self, jid: str) -> Summary | None:
         """Return the summary of a batch; None if it is damaged, which is logged."""
         try:
-            batch = self.ours(jid)
+            found = self._found(jid)
         except Refused as exc:
             log.error("A batch is left out of the list: %s", exc)
             return None
-        if batch is not None:
-            return self._summary(batch)
-        state = self.native(jid)
-        return self._of_native(state) if state else None
+        return found and found.summary
 
 
 def add_late_returns(batch: Batch, returns: Returns) -> None:

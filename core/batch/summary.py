@@ -23,6 +23,8 @@ from saltext.jobs.core.reasons import Reasons, text_of
 #: The ``driver`` of our batches.
 DRIVER = "engine"
 _ORDINALS = ("first", "second", "third")
+#: Most columns of the bar.
+_BAR = 20
 
 
 def counts(batch: Batch) -> dict[str, Any]:
@@ -281,6 +283,30 @@ def meaning(record: Mapping[str, Any]) -> str:
     return record.get("why") or _MEANINGS.get(record["state"], "")
 
 
+def in_numbers(found: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Return how many minions of a batch are in these states: ``2 failed, 10 active``."""
+    return ", ".join(f"{found[name]:,} {name}" for name in names if found.get(name))
+
+
+def progress(found: Mapping[str, Any], width: int | None = None) -> str:
+    """Return a bar that fits a line of ``width`` columns, and how many minions have ended: ``####.... 44 of 104``."""
+    ended, total = sum(found.get(name) or 0 for name in ENDED), found["total"]
+    bar = _BAR if width is None else min(_BAR, width // 4)
+    return f"{'#' * (bar * ended // (total or 1)):.<{bar}} {ended:,} of {total:,}"
+
+
+def pace(found: Mapping[str, Any], size: str = "") -> str:
+    """Return how a batch goes on, after its ``size`` in words: ``stage 2 of 3; 12 a minute, about 5 min left``."""
+    if found["state"] in OVER:
+        return ""
+    by = f", by {found['by']}" if found.get("by") else ""
+    group = f"group {found['group']} ({found['group_number']} of {found['groups']}{by})" if found.get("group") else ""
+    stage = f"stage {found['stage']} of {found['stages']}" if found.get("stages", 1) > 1 else ""
+    rate = f"{two_digits(found['rate']):g} a minute" if found.get("rate") and found["state"] == "running" else ""
+    left = f"about {span(found['eta_seconds'])} left" if found.get("eta_seconds") else ""
+    return "; ".join(filter(None, (", ".join(filter(None, texts)) for texts in ((group, stage, size), (rate, left)))))
+
+
 def why_halted(found: Mapping[str, Any]) -> str:
     """Return in words why a batch was halted; empty where it was not."""
     reason, by = str(found.get("halted_reason") or ""), found.get("stopped_by")
@@ -315,7 +341,7 @@ def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
     if found.get("success"):
         left_out = f"; {found['offline']} left out without an answer" if found.get("offline") else ""
         return True, f"{batch}: {found['completed']} of {total} minions completed{left_out}"
-    wrong = ", ".join(f"{found[name]} {name}" for name in (*BAD, "pending") if found.get(name))
+    wrong = in_numbers(found, (*BAD, "pending"))
     why = f" ({why_halted(found)})" if why_halted(found) else ""
     return False, f"{batch} is {word(found)}{why}: {wrong or 'nothing ran'} of {total} minions"
 

@@ -19,9 +19,11 @@ from saltext.jobs.core.batch.summary import (
     OVER,
     WORDS,
     engine_trouble,
+    in_numbers,
     meaning,
     named,
-    two_digits,
+    pace,
+    progress,
     waits,
     why_halted,
     word,
@@ -46,15 +48,13 @@ _LOST = "they may have run it; batch.minions says what is known of each, and a r
 _OWED = "owed by job_retry, which delivers the job when they are back; batch.retry leaves them out"
 #: Most batches of a list that are shown with the reason why they wait.
 _WAITING = 10
-_BAR = 24
 
 
 def _command(batch: Row) -> str:
     """Return the function with its arguments, after what the operator has named the batch."""
-    fun = batch.get("fun")
-    name = ",".join(str(name) for name in fun) if isinstance(fun, (list, tuple)) else str(fun)
     given = ", ".join(str(word) for word in named((batch.get("options") or {}).get("metadata")).values())
-    return " ".join((f"{given}:" if given else "", name, *(str(word) for word in batch.get("arguments") or ()))).strip()
+    words = (batch["fun"], *(batch.get("arguments") or ()))
+    return " ".join([*([f"{given}:"] if given else []), *map(str, words)])
 
 
 def _target(batch: Row) -> str:
@@ -114,12 +114,11 @@ def listed(found: Sequence[Row], page: Page) -> None:
     trouble = next((told for batch in found if (told := engine_trouble(batch))), None)
     if trouble:
         page.line(f"{trouble[0].upper()}{trouble[1:]}.")
-    failed = ("batch.failures JID",) if any(_count(batch, FAILED) for batch in found) else ()
     goes_on = any(batch["state"] not in OVER for batch in found)
-    steps = (
-        ("batch.status", "batch.watch", "batch.minions", "batch.stop") if goes_on else ("batch.status", "batch.minions")
-    )
-    page.next(*(failed or ("batch.status JID",)), *(steps if failed else steps[1:]))
+    steps = ["status", "watch", "minions", "stop"] if goes_on else ["status", "minions"]
+    if any(_count(batch, FAILED) for batch in found):
+        steps.insert(0, "failures")
+    page.next(f"batch.{steps[0]} JID", *steps[1:])
 
 
 def previewed(found: Row, page: Page) -> None:
@@ -138,20 +137,14 @@ def standing(batch: Row, page: Page) -> None:
         return
     user = f", by {batch['user']}" if batch.get("user") else ""
     page.line(f"{batch['jid']}  {word(batch)}  {_command(batch)} on {_target(batch)}{user}", "  ", 3)
-    page.line(_progress(batch, page), "  ")
+    counts = in_numbers(batch, (*BAD, "active", "completed", "pending"))
+    page.line(f"{progress(batch, page.width)}: {counts or 'no minion'}", "  ")
     for name, value in _particulars(batch, page):
         if value:
             page.line(f"  {name}: {value}" if name else f"  {value}", "    ", _MANY_LINES)
     if batch.get("verdict"):
         page.line(batch["verdict"], "  ", 6)
     page.next(*_next(batch))
-
-
-def _progress(batch: Row, page: Page) -> str:
-    total, ended = batch["total"], _count(batch, ENDED)
-    counts = ", ".join(f"{batch[name]:,} {name}" for name in (*ENDED, "active", "pending") if batch.get(name))
-    bar = min(_BAR, page.width // 4)
-    return f"{'#' * (bar * ended // (total or 1)):.<{bar}} {ended:,} of {total:,}: {counts or 'no minion'}"
 
 
 def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
@@ -170,7 +163,7 @@ def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
         ("lost", _LOST if batch.get("lost") and batch["state"] in OVER else None),
         ("queued", _OWED if batch.get("queued") else None),
         ("publishes that failed", batch.get("publish_failures")),
-        ("", _pace(batch)),
+        ("", pace(batch, f"{batch.get('batch_size')} at a time")),
         ("options", _given(options)),
         ("", _times(batch, page)),
         ("retry of", batch.get("parent")),
@@ -185,18 +178,6 @@ def _names(names: Any) -> str:
 
 def _is_ours(batch: Row) -> bool:
     return batch.get("driver") in (None, DRIVER)
-
-
-def _pace(batch: Row) -> str:
-    if batch["state"] in OVER:
-        return ""
-    group = ""
-    if batch.get("group"):
-        group = f"group {batch['group']} ({batch['group_number']} of {batch['groups']}, by {batch['by']}), "
-    stage = f"stage {batch['stage']} of {batch['stages']}, " if batch.get("stages", 1) > 1 else ""
-    rate = f"; {two_digits(batch['rate']):g} a minute" if batch.get("rate") and batch["state"] == "running" else ""
-    left = f", about {moments.span(batch['eta_seconds'])} left" if batch.get("eta_seconds") else ""
-    return f"{group}{stage}{batch.get('batch_size')} at a time{rate}{left}"
 
 
 def _given(options: Mapping[str, Any]) -> str:

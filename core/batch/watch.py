@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
-from saltext.jobs.core.batch.summary import BAD, ENDED, OVER, Returns, engine_trouble, two_digits, waits, word
+from saltext.jobs.core.batch.catalog import Found
+from saltext.jobs.core.batch.summary import BAD, OVER, Returns, engine_trouble, in_numbers, pace, progress, waits, word
 from saltext.jobs.core.display import moments, terminal
 from saltext.jobs.core.display.text import clean, cut
 from saltext.jobs.core.errors import Refused
@@ -22,17 +23,12 @@ from saltext.jobs.core.reasons import text_of
 ENGINE_PATIENCE = 60.0
 #: Shortest pause in seconds between two looks at a batch.
 _POLL = 0.25
-#: Columns of the bar; on a line of less than twice as many there is none.
-_BAR = 20
 #: Most minions that are named if many have failed alike since the last look.
 _NAMED = 10
 #: Most characters of a line about a minion.
 _LONGEST = 200
 #: Moves to the beginning of the line and clears it.
 _ANEW = "\r\x1b[K"
-
-#: Returns the summary and the minions of the batch.
-Look = Callable[[], tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]]
 
 
 class Display:
@@ -107,22 +103,11 @@ def waiting_line(summary: Mapping[str, Any]) -> str:
 
 def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
     """Return the state of a batch in one line of at most ``width`` columns, as a wider one could not be redrawn."""
-    total = summary["total"] or 1
-    ended = sum(summary.get(name) or 0 for name in ENDED)
     silent = summary.get("engine_silent_seconds")
     engine = " (no engine)" if summary.get("engine") is False else " (the engine does not answer)" if silent else ""
-    parts = [f"{ended}/{summary['total']} {word(summary)}{engine}{_elapsed(summary)}"]
-    parts += [f"{summary[name]} {name}" for name in BAD if summary.get(name)]
-    if summary.get("group"):
-        parts.append(f"group {clean(summary['group'])} ({summary['group_number']}/{summary['groups']})")
-    parts += [f"{summary[name]} {name}" for name in ("active", "completed") if summary.get(name)]
-    if summary.get("rate"):
-        parts.append(f"{two_digits(summary['rate']):g}/min")
-    if summary.get("eta_seconds"):
-        parts.append(f"about {moments.span(summary['eta_seconds'])} left")
-    text = ", ".join(parts)
-    if width is None or width > 2 * _BAR:
-        text = f"[{'#' * (_BAR * ended // total):<{_BAR}}] {text}"
+    stands = f"{progress(summary, width)} {word(summary)}{engine}{_elapsed(summary)}"
+    counts = in_numbers(summary, (*BAD, "active", "completed"))
+    text = clean("; ".join(filter(None, (stands, counts, pace(summary)))))
     return text if width is None else cut(text, width, middle=False)
 
 
@@ -133,7 +118,7 @@ def _elapsed(summary: Mapping[str, Any]) -> str:
 
 def follow(
     jid: str,
-    look: Look,
+    look: Callable[[], Found],
     timeout: float | None,
     display: Display | None,
     poll: float = _POLL,
@@ -149,11 +134,12 @@ def follow(
         with _interruptible():
             while True:
                 looked = time.monotonic()
-                summary, minions = look()
+                found = look()
+                summary = found.summary
                 if display:
-                    display.show(summary, minions)
+                    display.show(summary, found.minions())
                 if summary["state"] in OVER:
-                    return dict(summary)
+                    return summary
                 now = time.monotonic()
                 if timeout is not None and now - began >= timeout:
                     raise Refused(f"Batch {jid} has not ended within {timeout:g} s; it goes on")

@@ -37,8 +37,9 @@ def test_a_return_that_comes_after_its_batch_has_ended_corrects_what_is_shown(en
     for minion, retcode in (("b", 0), ("c", 3), ("stranger", 0)):
         load = {"jid": JIDS[0], "id": minion, "fun": "test.ping", "return": True, "retcode": retcode}
         JobCache(ended).store_return(load)
-    found, minions = Catalog(ended).find(JIDS[0])[:2]
-    assert {name: record["state"] for name, record in minions.items()} == {
+    look = Catalog(ended).find(JIDS[0])
+    found = look.summary
+    assert {name: record["state"] for name, record in look.minions().items()} == {
         "a": "offline",
         "b": "completed",
         "c": "failed",

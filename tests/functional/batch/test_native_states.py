@@ -72,7 +72,8 @@ def write(opts, jid, state):
 
 def test_it_is_summed_up_as_a_batch_of_ours(opts):
     write(opts, JID, {**GOOD, "all_minions": ["a", "b", "c"], "failed": {"c": "timeout"}})
-    summary, minions = Catalog(opts).find(JID)[:2]
+    found = Catalog(opts).find(JID)
+    summary, minions = found.summary, found.minions()
     counts = {name: summary[name] for name in ("total", "completed", "pending", "failed", "lost", "state", "driver")}
     assert counts == {"total": 3, "completed": 1, "pending": 1, "failed": 1, "lost": 0} | {
         "state": "running",

@@ -137,7 +137,7 @@ def test_a_highstate_is_distinguished_from_the_run_of_one_formula():
 def test_the_status_of_a_batch_takes_a_few_lines():
     assert drawn(tables.standing, standing()) == [
         f"{JID}  running  state.apply on web*, by root",
-        "########............ 44 of 104: 38 completed, 2 failed, 4 offline, 10 active,",
+        "########............ 44 of 104: 2 failed, 4 offline, 10 active, 38 completed,",
         "  50 pending",
         "  stage 2 of 3, 10 at a time; 12 a minute, about 5 min left",
         "  started 2026-05-17 06:36:40 (3 min ago), last progress 4 s ago",

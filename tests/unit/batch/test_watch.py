@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from saltext.jobs.core.batch.catalog import Found
 from saltext.jobs.core.batch.watch import Display, follow, progress_line
 from saltext.jobs.core.display.text import width_of
 from saltext.jobs.core.errors import Refused
@@ -40,12 +41,12 @@ def test_a_line_is_never_wider_than_it_may_be(width):
     assert width_of(progress_line({**SUMMARY, **wide}, width)) <= width
     line = progress_line(SUMMARY, width)
     assert len(line) <= width
-    assert line.lstrip("[# ]").startswith("1470/5000"[: width - 3])
+    assert line.lstrip("#. ").startswith("1,470 of 5,000"[: width * 3 // 4 - 2])
 
 
 def test_on_80_columns_nothing_that_matters_is_missing():
     line = progress_line(SUMMARY, 79)
-    for part in ("1470/5000 running", "17 failed", "3 lost", "250 offline"):
+    for part in ("1,470 of 5,000 running", "17 failed", "3 lost", "250 offline"):
         assert part in line
 
 
@@ -80,9 +81,9 @@ def test_beside_a_failure_is_its_reason_and_beside_the_counts_how_long_it_has_ru
         display.show({**SUMMARY, **since, "age_seconds": age}, {"a": {"state": "failed", "retcode": 2}})
     told = stream.getvalue().splitlines()
     assert told[0] == "a: failed (retcode 2): disk full"
-    assert told[1].endswith("1200 completed after 2 min") and len(told) == 2, told
+    assert told[1].endswith("1,200 completed after 2 min") and len(told) == 2, told
     line = progress_line({**SUMMARY, **since, "age_seconds": 20.0}, 160)
-    assert "1470/5000 running after 2 min" in line and "left" in line
+    assert "1,470 of 5,000 running after 2 min" in line and "left" in line
 
 
 def lines_of(*looks, stream=None):
@@ -106,7 +107,7 @@ def test_the_first_of_many_absent_minions_are_named():
     lines = lines_of((SUMMARY, away), (SUMMARY, {**away, "late": {"state": "offline"}}))
     assert lines[0] == "m0: offline"
     assert lines[9] == "and 4,991 more: offline"
-    assert lines[10].startswith("[")
+    assert lines[10].startswith("#")
     assert lines[11:] == ["late: offline"]
 
 
@@ -130,7 +131,7 @@ def test_no_name_of_a_minion_acts_on_the_terminal(harmful):
 
 def answers(*summaries):
     left = list(summaries)
-    return lambda: ((left.pop(0) if len(left) > 1 else left[0]), {})
+    return lambda: Found(left.pop(0) if len(left) > 1 else left[0], None, {}, dict)
 
 
 def quickly(*summaries, timeout=None, display=None, **more):
