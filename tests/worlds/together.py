@@ -29,6 +29,8 @@ from tests.worlds.world import LATENCY, Misfortunes
 HEEDED = 2.0
 #: The same, if one engine has to tell the other.
 PASSED_ON = 30.0
+#: Seconds after which an engine has stored what it has heard: it gathers its changes for one.
+NOTED = 1.5
 #: Seconds for which everybody waits in the end, while minions are still away.
 CALM = 300.0
 #: A window that is open for two of four minutes in the first three hours, and from then on.
@@ -65,11 +67,11 @@ class Together(Misfortunes, Both):
         self.is_calm = False  # nothing goes wrong any more
         self.offered = set()  # (minion, jid) that a batch has asked the retry queue to take
         self.sent = set()  # (minion, jid) that a batch has sent
-        self.begins_heard = set()  # (minion, jid) of which an engine that drives the job has heard that it has begun
+        self.begins_heard = {}  # (minion, jid) -> when the engine that drives the job has heard that it has begun
         self.unseen = set()  # (minion, jid) that the minion began, or still runs, where no engine could know it
         self.gone = set()  # (minion, jid) that an operator has given up
         self.ignored = collections.Counter()  # (minion, job) -> questions in a row that it has not answered
-        self._die_at = {JOB_RETRY: None, BATCH_MANAGER: None}
+        self._fates = {}  # engine -> after how many calls to the outside what happens to it
         self.limit = chance.choice([None, None, 1, 2, 3])
         super().__init__(
             minions=tuple("abcdef"[: chance.randint(2, 6)]),
@@ -147,8 +149,8 @@ class Together(Misfortunes, Both):
     def acknowledge(self, name, jid):
         if self.is_lost():
             return
-        if jid in self.specs and self.batches is not None and jid in self.batches.live:
-            self.begins_heard.add((name, jid))
+        if jid in self.specs and self.batch_life and not self.batch_life.sleep and jid in self.batches.live:
+            self.begins_heard.setdefault((name, jid), self.now)
         super().acknowledge(name, jid)
 
     def hear_return(self, name, jid):
@@ -173,17 +175,18 @@ class Together(Misfortunes, Both):
         self.unseen |= {(name, jid) for jid in self.minions[name].running}
 
     def touched(self):
-        self._may_die(JOB_RETRY, self.do_crash_queue)
+        self._may_die(JOB_RETRY)
 
     def batches_touched(self):
-        self._may_die(BATCH_MANAGER, self.do_crash_batches)
+        self._may_die(BATCH_MANAGER)
 
-    def _may_die(self, engine, die):
-        left = self._die_at[engine]
-        if left is not None:
-            self._die_at[engine] = left - 1 if left else None
-            if not left:
-                die()
+    def _may_die(self, engine):
+        if engine in self._fates:
+            left, fate = self._fates.pop(engine)
+            if left:
+                self._fates[engine] = left - 1, fate
+            else:
+                fate()
 
     def crash(self):
         super().crash()
@@ -192,6 +195,7 @@ class Together(Misfortunes, Both):
     def crash_batches(self):
         super().crash_batches()
         self.trouble_at = math.inf
+        self.begins_heard = {key: at for key, at in self.begins_heard.items() if at < self.now - NOTED}
         for each in self.ignored:
             self.ignored[each] = 2  # what it has answered may be forgotten, so it answers the next question
 
@@ -204,7 +208,8 @@ class Together(Misfortunes, Both):
         self._note_trouble()
 
     def _note_trouble(self):
-        is_well = self.life and self.batch_life and self.store_up and self.cache_up
+        lives = self.life and self.batch_life and not (self.life.sleep or self.batch_life.sleep)
+        is_well = lives and self.store_up and self.cache_up
         self.trouble_at = self.now if is_well else math.inf
 
     # -- what happens -------------------------------------------------------------------------------------------------
@@ -299,10 +304,13 @@ class Together(Misfortunes, Both):
         self.later(wait, lambda: self.batch_life is None and self.boot_batches(), engine=False)
 
     def do_die_queue(self):
-        self._die_at[JOB_RETRY] = self.random.randint(0, 12)
+        self._meet_fate(JOB_RETRY, self.do_crash_queue)
 
     def do_die_batches(self):
-        self._die_at[BATCH_MANAGER] = self.random.randint(0, 12)
+        self._meet_fate(BATCH_MANAGER, self.do_crash_batches)
+
+    def _meet_fate(self, engine, fate):
+        self._fates[engine] = self.random.randint(0, 12), fate
 
     def do_store(self):
         """The retry queue's storage goes away, or is back."""
@@ -326,7 +334,7 @@ class Together(Misfortunes, Both):
             self.act()
         self.store_up = self.cache_up = self.is_calm = True
         self.lossy, self.publishing = 0.0, []
-        self._die_at = dict.fromkeys(self._die_at)
+        self._fates = {}
         if self.life is None:
             self.boot()
         if self.batch_life is None:
@@ -418,6 +426,24 @@ class Restarts(Together):
     def fire(self, tag, data):
         if not (events.started_by(tag) and self.random.random() < 0.7):
             super().fire(tag, data)
+
+
+class Freezes(Together):
+    """Either engine stands still in front of a commit or an effect, for seconds to minutes, while all others go on."""
+
+    KINDS = (*Together.KINDS, *("freeze_queue", "freeze_batches") * 3)
+
+    def do_freeze_queue(self):
+        self._meet_fate(JOB_RETRY, lambda: self._freeze(self.life))
+
+    def do_freeze_batches(self):
+        self._meet_fate(BATCH_MANAGER, lambda: self._freeze(self.batch_life))
+
+    def _freeze(self, life):
+        seconds = self.random.choice([5.0, 30.0, 90.0])
+        life.freeze(seconds)
+        self._note_trouble()
+        self.later(seconds + 0.001, self._note_trouble, engine=False)
 
 
 class Rollouts(Together):
@@ -610,7 +636,7 @@ class Hell(Clocks, Cuts):
     KINDS = (*Clocks.KINDS, *("power",) * 3)
 
 
-PROFILES = (Together, Quiet, Cuts, Restarts, Rollouts, Clocks, Hell)
+PROFILES = (Together, Quiet, Cuts, Restarts, Freezes, Rollouts, Clocks, Hell)
 
 
 if __name__ == "__main__":

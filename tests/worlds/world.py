@@ -97,14 +97,27 @@ class Minion:
 
 
 class Life:
-    """The loop of one engine process. Once the process is killed, its pending calls are dropped."""
+    """
+    The loop of one engine process. Once the process is killed, its pending calls are dropped; while it is frozen, they wait.
+    """
 
     def __init__(self, world, touched):
         self.world, self.loop, self.alive, self._touched = world, world.virtual.loop, True, touched
-        self.waits = set()
+        self.waits, self._wakes_at = set(), 0.0
+
+    def freeze(self, seconds):
+        """The process stands still, in front of what it does next."""
+        self._wakes_at = self.world.virtual.steady() + seconds
+
+    @property
+    def sleep(self):
+        """Seconds until the process goes on."""
+        return max(0.0, self._wakes_at - self.world.virtual.steady())
 
     def call_later(self, delay, call, *args):
-        return self.loop.call_later(delay, self._call, call, *args)
+        timers = []
+        timers.append(self.loop.call_later(delay, self._due, timers, call, *args))
+        return timers
 
     def add_callback(self, call, *args):
         self.loop.add_callback(self._call, call, *args)
@@ -112,10 +125,20 @@ class Life:
     def spawn_callback(self, call, *args):
         self.loop.spawn_callback(self._call, call, *args)
 
-    def remove_timeout(self, timer):
-        self.loop.remove_timeout(timer)
+    def remove_timeout(self, timers):
+        for timer in timers:
+            self.loop.remove_timeout(timer)
+
+    def _due(self, timers, call, *args):
+        if not self.sleep:
+            return self._call(call, *args)
+        timers[:] = [self.loop.call_later(self.sleep, self._due, timers, call, *args)]
+        return None
 
     def _call(self, call, *args):
+        if self.sleep:
+            self.call_later(self.sleep, call, *args)
+            return None
         if self.alive:
             return call(*args)
         for unbegun in filter(asyncio.iscoroutine, args):
@@ -134,6 +157,8 @@ class Life:
         self.loop.call_later(seconds, self._end, over)
         await over
         self._touched()
+        while self.sleep and self.alive:
+            await self.wait(self.sleep)
         if not self.alive:
             never = compat.Future()
             self.waits.add(never)
@@ -173,6 +198,9 @@ class Bus:
 
     def hear(self, tag, data):
         """An event comes."""
+        if self._life.sleep:
+            self._life.add_callback(self.hear, tag, data)
+            return
         for listener in self.listeners:
             if listener.wants(tag):
                 listener.handle(tag, data)
@@ -180,7 +208,7 @@ class Bus:
     def lose(self):
         """Events were lost."""
         for listener in self.listeners:
-            listener.on_gap()
+            self._life.add_callback(listener.on_gap)
 
     def fire(self, tag, data):
         pass
