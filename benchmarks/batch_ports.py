@@ -17,6 +17,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.feeder import Feeder
 from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.ledger.log import Reader, Writer
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import BatchSettings
@@ -53,8 +54,8 @@ def ports_of(opts, loop, *, bus, publisher, service, logged=True) -> Ports:
 
     def log_for(follower):
         if not logged:
-            Feeder(loop, bus, cache, worker, site.log_writer(), follower, questions.wants, "")
-        return site.log()
+            Feeder(loop, bus, cache, worker, Writer(site), follower, questions.wants, "")
+        return Reader(site)
 
     return Ports(
         loop=loop,
@@ -64,7 +65,7 @@ def ports_of(opts, loop, *, bus, publisher, service, logged=True) -> Ports:
         publisher=publisher,
         questions=questions,
         cache=cache,
-        returns=Returns(site.tables, cache, is_fed=not logged),
+        returns=Returns(site, cache, is_fed=not logged),
         log=log_for,
         store=BatchStore(opts),
         service=service,

@@ -76,7 +76,7 @@ class Rig:
         self.loop = compat.new_loop()
         settings = read_settings(RecorderSettings, JOB_RECORDER, {"returners": [name]})
         self.returner = FreeReturner() if name == "none" else ReturnerModule(self.opts, name)
-        tables, recipient = site_of(self.opts).tables, ToReturner(self.returner, self.opts, settings)
+        tables, recipient = site_of(self.opts), ToReturner(self.returner, self.opts, settings)
         tables.open()
         begin = Position(tables.name(), 0, tables.gaps(), tables.boot())  # a new one would begin at the end
         outbox = outbox_of(tables, name)

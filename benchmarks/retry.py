@@ -31,6 +31,7 @@ import salt.payload
 from saltext.jobs.core import compat
 from saltext.jobs.core.delivery.known import Evidence
 from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.ledger.log import Writer
 from saltext.jobs.core.log.records import return_of
 from saltext.jobs.core.master.bus import Stream
 from saltext.jobs.core.master.job_cache import JobCache
@@ -55,7 +56,7 @@ class Fleet:
 
     def __init__(self, opts, inbox, outbox, minions):
         self.opts, self.inbox, self.outbox = opts, inbox, outbox
-        self.log = site_of(opts).log_writer()
+        self.log = Writer(site_of(opts))
         self.down = set(minions)
 
     def run(self):
@@ -237,7 +238,7 @@ class Stage:
             for minion in minions:
                 entry = Entry(minion, jid, at, at + 86400, "was away")
                 changes[Key(Kind.ENTRY, jid, minion)] = entry.as_record()
-        RetryStore(site_of(self.opts).tables).write(changes)
+        RetryStore(site_of(self.opts)).write(changes)
 
     def go_on(self, until, limit):
         """Run the loop until a condition holds, and return whether it did."""
@@ -343,7 +344,7 @@ def missing(minions):
     shell.step(facts.Published(jid, time.time() - 100, tuple(stage.minions)))
     stage.go_on(lambda: shell.machine.total == minions and shell.writer.idle, 120)
     spent = cpu() - spent
-    stored = sum(1 for _ in RetryStore(site_of(stage.opts).tables).entries())
+    stored = sum(1 for _ in RetryStore(site_of(stage.opts)).entries())
     report(f"queueing {minions} missing minions of one job, CPU s", round(spent, 2), stored=stored)
     cache = salt.cache.Cache({**stage.opts, "cachedir": f"{stage.folder}/peer"})
     records = [(entry.minion, entry.as_record()) for entry in shell.machine.entries()]

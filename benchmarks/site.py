@@ -21,6 +21,7 @@ import time
 import psutil
 
 from saltext.jobs.core.ledger.batches import Batches, Change, Kind
+from saltext.jobs.core.ledger.log import Writer
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.site import site_of
@@ -60,11 +61,11 @@ def works(site, count):
     """``{name: (how often, work)}`` of what the engines and the master do."""
     lease = site.lease(ENGINE)
     assert lease.take()
-    requests, writer = Requests(site.tables, ENGINE, lease), site.log_writer()
+    requests, writer = Requests(site, ENGINE, lease), Writer(site)
 
     def durable(returns):
         parts = {f"web{number:04}.example.com": PART for number in range(returns)}
-        Batches(site.tables, lease).write([Change("20260101000000000000", Kind.OPEN, lambda: b"", BODY, parts)])
+        Batches(site, lease).write([Change("20260101000000000000", Kind.OPEN, lambda: b"", BODY, parts)])
 
     yield {
         "a look whether it leads": (20 * count, lambda number: lease.check()),

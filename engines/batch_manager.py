@@ -36,13 +36,14 @@ from saltext.jobs.core.engine.feeder import Feeder, Follower, why_unproven
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.ledger.log import Reader, Writer
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import BatchSettings
-from saltext.jobs.core.site import Log, site_of
+from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
 
@@ -77,10 +78,10 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
     forget = functools.partial(worker.call, cache.forget) if is_fed and not unproven else None
     questions = Questions(loop, publisher, kept=not (is_fed and unproven), forget=forget)
 
-    def log_for(follower: Follower) -> Log:
+    def log_for(follower: Follower) -> Reader:
         if is_fed:
-            Feeder(loop, bus, cache, worker, site.log_writer(), follower, questions.wants, unproven)
-        return site.log()
+            Feeder(loop, bus, cache, worker, Writer(site), follower, questions.wants, unproven)
+        return Reader(site)
 
     return Ports(
         loop=loop,
@@ -90,7 +91,7 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
         publisher=publisher,
         questions=questions,
         cache=cache,
-        returns=returns.Returns(site.tables, cache, is_fed),
+        returns=returns.Returns(site, cache, is_fed),
         log=log_for,
         store=BatchStore(opts, lease),
         service=Service(opts, BATCH_MANAGER, loop, lease),

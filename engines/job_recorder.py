@@ -88,7 +88,7 @@ def start(**options: Any) -> None:
 
 
 def _wired(settings: RecorderSettings, loop: Any, lease: Lease) -> RecorderShell:
-    opts, clock, tables, notices = __opts__, Clock(), site_of(__opts__).tables, notices_of(__opts__)
+    opts, clock, tables, notices = __opts__, Clock(), site_of(__opts__), notices_of(__opts__)
     consumers, targets = list[Consumer](), list[Consumer]()
     for choice, module in _modules(settings.returners):
         returner, outbox = ToReturner(module, opts, settings), outbox_of(tables, choice.label, lease)

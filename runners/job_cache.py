@@ -60,7 +60,7 @@ def _queue() -> RetryStore:
     from saltext.jobs.core.retry.store import RetryStore
     from saltext.jobs.core.site import site_of
 
-    return RetryStore(site_of(__opts__).tables)
+    return RetryStore(site_of(__opts__))
 
 
 def _sees() -> Callable[[Mapping[str, Any]], bool]:

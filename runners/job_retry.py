@@ -494,7 +494,7 @@ def _store() -> RetryStore:
     from saltext.jobs.core.retry.store import RetryStore
     from saltext.jobs.core.site import site_of
 
-    return RetryStore(site_of(__opts__).tables)
+    return RetryStore(site_of(__opts__))
 
 
 def _entries(minion: str | None, jid: str | None) -> Iterator[tuple[Entry, Job]]:

@@ -108,7 +108,7 @@ def _open_work(part: str) -> str:
             return f"batches that have not ended: {batches}" if batches else ""
         if part == JOB_RETRY:
             waits = (State.PENDING, State.CLAIMED, State.SENT, State.RUNNING)
-            owed = sum(entry.state in waits for entry, _ in RetryStore(site_of(__opts__).tables).entries())
+            owed = sum(entry.state in waits for entry, _ in RetryStore(site_of(__opts__)).entries())
             return f"jobs that are owed to minions: {owed}" if owed else ""
     except Exception as exc:  # then it is not known that there is none
         return f"what is left to do is not known ({exc})"
@@ -124,7 +124,7 @@ def _left_behind(opts: Mapping[str, Any]) -> Iterator[Finding]:
     before = "localfs" if opts.get("cache") == "sqlite" else "sqlite"
     other = {**opts, "cache": before}
     with contextlib.suppress(Exception):  # a file that cannot be read has no batch that could go on
-        place = site_of(other).tables.place
+        place = site_of(other).place
         count = len(BatchStore(other).jids(Kind.OPEN)) if os.path.exists(place) else 0
         if count and not opts.get("saltext_jobs_site"):
             told = f"batches that have not ended: {count} in {place}, which is not used any more"

@@ -13,7 +13,7 @@ from saltext.jobs.core.site import site_of
 @contextlib.contextmanager
 def database_of(opts):
     """A connection of its own to the database of a master; what the block does is one transaction."""
-    with contextlib.closing(sqlite3.connect(site_of(opts).tables.place, timeout=30)) as sql, sql:
+    with contextlib.closing(sqlite3.connect(site_of(opts).place, timeout=30)) as sql, sql:
         yield sql
 
 

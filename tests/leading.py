@@ -22,7 +22,7 @@ def leading(opts, engine, run="1-1.00"):
 
 def lock_of(opts, engine):
     """The file that the leader of an engine has locked."""
-    return site_of(opts).path(engine) / "lock"
+    return site_of(opts).folder(engine) / "lock"
 
 
 @contextlib.contextmanager

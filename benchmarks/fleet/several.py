@@ -187,7 +187,7 @@ class Masters(Site):
 
     def unanswered(self) -> list[str]:
         """Return the names of the requests that no engine has answered."""
-        return [request.id for engine in ENGINES for request in Requests(self._site.tables, engine).open()]
+        return [request.id for engine in ENGINES for request in Requests(self._site, engine).open()]
 
     # -- what goes wrong -------------------------------------------------------------------------------------------------
 

@@ -177,7 +177,7 @@ class Site:
 
     def queued(self) -> int:
         """Count the entries of the retry queue, without a request."""
-        return sum(1 for _ in RetryStore(site_of(self.opts).tables).entries())
+        return sum(1 for _ in RetryStore(site_of(self.opts)).entries())
 
     def is_drained(self) -> bool:
         """

@@ -86,7 +86,7 @@ def engine_pid(opts: Mapping[str, Any], engine: str) -> int | None:
     """Return the process of an engine: the one that holds its lock (proc_locks(5)), or its lease in a database."""
     with contextlib.suppress(OSError, StateError):
         site = site_of(opts)
-        if site.tables.is_far:
+        if site.is_far:
             lead = site.lead(engine)
             return lead.process.pid if lead and lead.process else None
         number = (site.path(engine) / "lock").stat().st_ino

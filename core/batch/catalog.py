@@ -58,7 +58,7 @@ class Catalog:
     ) -> None:
         self._opts, self._sees, self._owed = opts, sees, owed
         self._told: dict[str, Minions] = {}  # by jid: what the retry queue says of minions
-        self._store, self._returns = BatchStore(opts), Returns(site_of(opts).tables, JobCache(opts), is_fed(opts))
+        self._store, self._returns = BatchStore(opts), Returns(site_of(opts), JobCache(opts), is_fed(opts))
         self.engine = requests.is_running(opts, BATCH_MANAGER)
         self.silent = round(requests.silent_for(opts, BATCH_MANAGER)) or None
         self.master = requests.driver_of(opts, BATCH_MANAGER)

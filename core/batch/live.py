@@ -25,8 +25,8 @@ from saltext.jobs.core.engine.ports import EnginePorts
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.engine.writer import GATHER, Writer
 from saltext.jobs.core.ledger.batches import Change
+from saltext.jobs.core.ledger.log import Reader
 from saltext.jobs.core.master.events import function_of
-from saltext.jobs.core.site import Log
 
 log = lines.logger(__name__)
 
@@ -41,7 +41,7 @@ CLOCK_SLACK = 0.5
 class Ports(EnginePorts):
     """What the engine reaches the world through."""
 
-    log: Callable[[Follower], Log]  # makes a reader of the masters' logs that begins at their end
+    log: Callable[[Follower], Reader]  # makes a reader of the masters' logs that begins at their end
     store: BatchStore
     # Calls a runner function, as ``effects.call_runner``: its name, words, seconds, and limits.
     runner: Callable[[str, Sequence[str], float, Mapping[str, Any]], Awaitable[tuple[Any, bool | str]]]

@@ -46,7 +46,7 @@ def change_of(batch: Batch) -> Change:
 
 class BatchStore(Batches):
     def __init__(self, opts: Mapping[str, Any], lease: Lease | None = None) -> None:
-        super().__init__(site_of(opts).tables, lease)
+        super().__init__(site_of(opts), lease)
         self._opts = opts
 
     def where(self, jid: str = "") -> str:

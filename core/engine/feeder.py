@@ -17,12 +17,12 @@ from typing import Any, Protocol
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.ledger.log import Writer
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.log.records import Returned, return_of
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import OURS, JobCache
-from saltext.jobs.core.site import LogWriter
 
 log = lines.logger(__name__)
 
@@ -77,7 +77,7 @@ class Feeder:
         bus: Bus,
         cache: JobCache,
         worker: Worker,
-        writer: LogWriter,
+        writer: Writer,
         follower: Follower,
         asks: Callable[[str], bool],
         unproven: str,

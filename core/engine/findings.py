@@ -28,7 +28,7 @@ def examine(opts: Mapping[str, Any], engine: str, own: Iterable[Finding], **more
     """
     found = around(opts, engine)
     try:
-        site_of(opts).tables.open()
+        site_of(opts).open()
         for finding in own:
             found.append(finding)
     except (SettingsError, StateError) as exc:
@@ -45,8 +45,8 @@ def examine(opts: Mapping[str, Any], engine: str, own: Iterable[Finding], **more
 def around(opts: Mapping[str, Any], engine: str) -> list[Finding]:
     """Return the findings about an engine's process, files, disk and masters, and about how the master is configured."""
     site = site_of(opts)
-    path = site.path(engine)
-    kept = [] if path is None else [path, pathlib.Path(site.tables.place)]
+    path = site.folder(engine)
+    kept = [] if path is None else [path, pathlib.Path(site.place)]
     return [
         *about_engine(opts, engine),
         *_about_folders(opts, kept),
@@ -80,7 +80,7 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[Finding]:
                 "engine-user",
                 f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}, who cannot "
                 "read the engine's files",
-                f"end that process, and make {user} the owner of {site.path(engine) or site.place}",
+                f"end that process, and make {user} the owner of {site.folder(engine) or site.place}",
             )
         ]
     other = requests.other_version(opts, engine)
@@ -113,7 +113,7 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[Finding]:
     """Return findings about differences between the masters of a site, about the site, and if none stands by."""
     site, here = site_of(opts), str(opts.get("id") or "")
     try:
-        there = [master for master in masters.masters_of(site.tables, engine) if master.is_known]
+        there = [master for master in masters.masters_of(site, engine) if master.is_known]
         found, ours = list(site.doubts()), masters.described(opts)
         leader = requests.process_of(opts, engine)
     except OSError as exc:

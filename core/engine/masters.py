@@ -26,7 +26,7 @@ from saltext.jobs.core.ledger import meta
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures
-from saltext.jobs.core.site import Site, site_of
+from saltext.jobs.core.site import site_of
 from saltext.jobs.core.version import VERSION
 
 log = lines.logger(__name__)
@@ -102,7 +102,7 @@ def standing(opts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of ``batch.masters``. :raises OSError, SiteAway: when the site cannot be reached."""
     site = site_of(opts)
     began = time.monotonic()
-    site.tables.name()
+    site.name()
     answered = time.monotonic() - began
     engines = {engine: _engine(site, engine) for engine in reversed(LED)}
     return {
@@ -114,7 +114,7 @@ def standing(opts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _engine(site: Site, engine: str) -> dict[str, Any]:
+def _engine(site: Tables, engine: str) -> dict[str, Any]:
     lead = site.lead(engine)
     leader, silent, left = lead or (None, None, None)
     return {
@@ -134,7 +134,7 @@ def _engine(site: Site, engine: str) -> dict[str, Any]:
                 "ahead_seconds": round(master.ahead, 1),
                 "refused": master.refused,
             }
-            for master in masters_of(site.tables, engine)
+            for master in masters_of(site, engine)
         },
     }
 
@@ -158,13 +158,13 @@ class Seat:
         self,
         opts: Mapping[str, Any],
         engine: str,
-        site: Site,
+        site: Tables,
         lease: Lease,
         fire: Callable[[str, dict[str, Any]], None],
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.lease = lease
-        self._opts, self._engine, self._tables = opts, engine, site.tables
+        self._opts, self._engine, self._tables = opts, engine, site
         self._fire, self._wall = fire, wall
         self._is_up = True
 

@@ -106,7 +106,7 @@ def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App],
         compat.at_signal(seat.leave)
         lease = _lead(opts, name, seat, report)
         stack.callback(lease.release)
-        site.tables.open()
+        site.open()
         loop = compat.new_loop()
         lease.on_lost = lambda: _end(name, loop)
         app = build(loop, lease)

@@ -12,10 +12,9 @@ from typing import Any, Protocol
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Alarm, Clock
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.ledger.log import News
+from saltext.jobs.core.ledger.log import News, Reader
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.log.records import Record
-from saltext.jobs.core.site import Log
 
 log = lines.logger(__name__)
 
@@ -49,7 +48,7 @@ class Listener(Protocol):
 class Proof:
     """``tail`` reads the log, in a thread if it is far. ``poll``: longest pause in seconds between two looks at the log."""
 
-    def __init__(self, loop: Any, clock: Clock, tail: Log, listener: Listener, poll: float = POLL) -> None:
+    def __init__(self, loop: Any, clock: Clock, tail: Reader, listener: Listener, poll: float = POLL) -> None:
         self._clock, self._tail, self._listener, self._poll = clock, tail, listener, poll
         self._worker = Worker(loop) if tail.is_far else None
         self._next_read, self._pause = Alarm(loop, clock, lambda: loop.spawn_callback(self._read)), STORED

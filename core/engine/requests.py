@@ -22,6 +22,7 @@ from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused
 from saltext.jobs.core.ledger.requests import Requests
+from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.version import VERSION
 
@@ -29,6 +30,8 @@ log = lines.logger(__name__)
 
 #: Seconds between two signs of life of an engine, and seconds without one after which it looks dead.
 BEAT, SILENT = 10.0, 35.0
+#: Seconds to wait for an engine: of a master alone, and of several, since another one takes over within that time.
+_PATIENCE, _TAKEOVER = 10.0, 45.0
 #: Seconds between two looks for an answer: the shortest, and the longest.
 _POLL, _SLOWEST = 0.02, 0.2
 
@@ -107,7 +110,7 @@ def ask(
         why = f"{type(exc).__name__}: {exc}"
         raise Refused(f"An argument cannot be handed to the engine, such as a list as a key: {why}") from exc
     site, request_id = site_of(opts), new_id()
-    asked = Requests(site.tables, engine)
+    asked = Requests(site, engine)
     try:
         try:
             asked.add(request_id, salt.payload.dumps(dict(request)))
@@ -116,7 +119,7 @@ def ask(
         if keep and not is_running(opts, engine):
             log.warning("The %s engine is not running; it will carry out the request when it starts", engine)
             return None
-        reply = _await_reply(asked, request_id, site.patience if patience is None else patience)
+        reply = _await_reply(asked, request_id, _patience(site) if patience is None else patience)
         if reply is None:
             reply = _give_up(opts, engine, asked, request_id, keep)
     except (KeyboardInterrupt, SystemExit):  # Salt may turn a Ctrl-C into either
@@ -142,13 +145,13 @@ def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
     """Return the requests that an engine has not answered yet, oldest first, without unreadable ones."""
     found = []
     with contextlib.suppress(OSError):
-        found = [content_of(each.body) for each in Requests(site_of(opts).tables, engine).open()]
+        found = [content_of(each.body) for each in Requests(site_of(opts), engine).open()]
     return [request for request in found if request is not None]
 
 
 def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> None:
     """Leave a request for an engine, without waiting for its answer. :raises OSError: if it cannot be written."""
-    Requests(site_of(opts).tables, engine).add(new_id(), salt.payload.dumps(dict(request)))
+    Requests(site_of(opts), engine).add(new_id(), salt.payload.dumps(dict(request)))
 
 
 def new_id() -> str:
@@ -165,6 +168,10 @@ def asked_at(request_id: str) -> float:
 def fire(opts: Mapping[str, Any], tag: str, data: dict[str, Any]) -> None:
     with salt.utils.event.get_master_event(dict(opts), opts["sock_dir"], listen=False) as bus:
         bus.fire_event(data, tag)
+
+
+def _patience(site: Tables) -> float:
+    return _TAKEOVER if site.is_far else _PATIENCE
 
 
 def _await_reply(asked: Requests, request_id: str, patience: float) -> dict[str, Any] | None:
@@ -187,7 +194,7 @@ def _give_up(opts: Mapping[str, Any], engine: str, asked: Requests, request_id: 
     if asked.withdraw(request_id):
         raise EngineAbsent(f"{where}; the request is withdrawn.")
     # The engine has just taken it, and owes an answer.
-    reply = _await_reply(asked, request_id, site_of(opts).patience)
+    reply = _await_reply(asked, request_id, _patience(site_of(opts)))
     if reply is None:
         raise EngineAbsent(f"{where}; it has taken the request and may carry it out later.")
     return reply

@@ -45,7 +45,7 @@ class Service:
         self, opts: Mapping[str, Any], engine: str, loop: Any, lease: Lease | None = None, pause: float = LOOK
     ) -> None:
         self._engine, self._loop, self._pause = engine, loop, pause
-        self._requests = Requests(site_of(opts).tables, engine, lease)
+        self._requests = Requests(site_of(opts), engine, lease)
         self._write: Callable[[str, bytes], None] = self._requests.answer
         self._underway: set[str] = set()  # taken by this process, and not answered
         self._quiet = Quiet(log)

@@ -23,6 +23,7 @@ In SQLite a power cut takes the newest places together with everything else that
 from __future__ import annotations
 
 import itertools
+import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -150,6 +151,10 @@ class Tables:
     def lead(self, engine: str) -> Lead | None:
         """Return which process leads now; None if none does."""
         raise NotImplementedError
+
+    def folder(self, engine: str) -> pathlib.Path | None:
+        """Return the directory of an engine's lock on this machine; None if there is none."""
+        return None
 
     def doubts(self) -> list[Finding]:
         """Return what an operator should change about the database."""

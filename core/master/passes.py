@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.ledger.batches import Batches
-from saltext.jobs.core.site import Site, site_of
+from saltext.jobs.core.ledger.tables import Tables
+from saltext.jobs.core.site import site_of
 from saltext.jobs.core.store.keys import plain
 
 #: Seconds for which a pass is valid: a busy master takes a while to process it.
@@ -41,7 +42,7 @@ def pass_for(opts: Mapping[str, Any], jid: str, origin: str, epoch: int = 0, now
     return f"{jid}~{origin}~{epoch}~{until}~{_seal(opts, jid, origin, str(epoch), until)}"
 
 
-def redeem(opts: Mapping[str, Any], named: Any, site: Site | None = None) -> tuple[Any, str]:
+def redeem(opts: Mapping[str, Any], named: Any, site: Tables | None = None) -> tuple[Any, str]:
     """
     Return (the jid to publish under, the engine).
 
@@ -54,7 +55,7 @@ def redeem(opts: Mapping[str, Any], named: Any, site: Site | None = None) -> tup
     text = named if isinstance(named, str) else plain(named)
     parts, site = _PASS.fullmatch(text or ""), site or site_of(opts)
     if parts is None:
-        return None if plain(text) and Batches(site.tables).kind_of(str(text)) is not None else named, ""
+        return None if plain(text) and Batches(site).kind_of(str(text)) is not None else named, ""
     jid, origin, epoch, until, seal = parts.groups()
     try:
         is_genuine = hmac.compare_digest(seal, _seal(opts, jid, origin, epoch, until))

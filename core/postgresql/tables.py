@@ -48,12 +48,12 @@ class PostgresqlTables(Tables):
     is_far = True
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
-        self._opts, self._is_site = opts, bool(opts.get("saltext_jobs_site"))
+        self.opts, self._is_site = opts, bool(opts.get("saltext_jobs_site"))
         self.seal = Seal(opts if self._is_site else None)
 
     @functools.cached_property
     def server(self) -> Connections:
-        return server_of(self._opts, self._is_site)
+        return server_of(self.opts, self._is_site)
 
     @property
     def place(self) -> str:
@@ -151,7 +151,7 @@ class PostgresqlTables(Tables):
         return found
 
     def lease(self, engine: str, run: str = "") -> TableLease:
-        return TableLease(self, engine, str(self._opts.get("id") or ""), run)
+        return TableLease(self, engine, str(self.opts.get("id") or ""), run)
 
     def leader(self, engine: str) -> Leader | None:
         rows = self.read(_LEADER, (engine,))

@@ -64,7 +64,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _own(opts: Mapping[str, Any]) -> Iterator[Finding]:
     yield from findings.about_returns(opts)
-    if RetryStore(site_of(opts).tables).is_paused():
+    if RetryStore(site_of(opts)).is_paused():
         yield fault("queue-paused", "the queue is paused: nothing is delivered until job_retry.resume")
     switch, own = engine_options(opts, JOB_RETRY)
     if switch is None or switch is False:
@@ -82,7 +82,7 @@ def _about_owed(opts: Mapping[str, Any], settings: RetrySettings) -> Iterator[Fi
     syndics = {path.name for path in pathlib.Path(opts["cachedir"], "syndics").glob("*")}  # by Salt's master
     accepted, _ = compat.minion_keys(opts)
     owed, keyless, late = set[str](), set[str](), set[str]()
-    for entry, job in RetryStore(site_of(opts).tables).entries():
+    for entry, job in RetryStore(site_of(opts)).entries():
         owed.add(entry.minion)
         is_late = now > job.published_at + settings.ttl / 2 and not settings.window
         if entry.state is State.PENDING and (is_late or entry.minion not in accepted):

@@ -25,7 +25,7 @@ from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.engine.writer import Writer
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
-from saltext.jobs.core.ledger.log import Position
+from saltext.jobs.core.ledger.log import Position, Reader
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Found
@@ -35,7 +35,7 @@ from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.store import Changes, RetryStore
-from saltext.jobs.core.site import Log, site_of
+from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
 
@@ -44,27 +44,27 @@ log = lines.logger(__name__)
 class Ports(EnginePorts):
     reader: JobReader  # used in ``cache_worker`` only
     store: RetryStore
-    log: Callable[[Position | None], Log]  # makes a reader of the masters' logs that begins at the given place
+    log: Callable[[Position | None], Reader]  # makes a reader of the masters' logs that begins at the given place
     restart: Callable[[], object] = sys.exit  # ends the engine's process, which Salt starts anew
 
 
 def ports_of(opts: Mapping[str, Any], loop: Any, cache: JobCache, lease: Lease | None = None, **others: Any) -> Ports:
     """Return ports with real threads. ``others``: bus, publisher, questions, and ports that replace those made here."""
     site = site_of(opts)
-    returns = Returns(site.tables, cache)
+    returns = Returns(site, cache)
     made = {
         "loop": loop,
         "wall": time.time,
         "cache": cache,
         "returns": returns,
         "reader": JobReader(opts, returns),
-        "store": RetryStore(site.tables, lease),
+        "store": RetryStore(site, lease),
         "cache_worker": Worker(loop),
         "disk_worker": Worker(loop),
         "clock": Clock(steady=since_boot),
         "acks": compat.HAS_START_EVENT,
         "service": Service(opts, JOB_RETRY, loop, lease),
-        "log": site.log,
+        "log": lambda position: Reader(site, position),
     }
     return Ports(**{**made, **others})
 

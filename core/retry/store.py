@@ -162,7 +162,7 @@ def owed_of(opts: Mapping[str, Any], jid: str) -> dict[str, tuple[bool, float, s
         for request in requests.waiting(opts, JOB_RETRY)
         if (request.get("do"), request.get("jid")) == ("enqueue", jid)
     ]
-    tables = site_of(opts).tables
+    tables = site_of(opts)
     done = ((row.minion, _read(row.body, dict)) for part in queue.parts(tables, Kind.DONE, jid=jid) for row in part)
     found = {minion: (False, record["sent_at"], "") for minion, record in done}
     for entry, _ in RetryStore(tables).entries(jid=jid):

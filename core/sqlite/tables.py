@@ -35,7 +35,7 @@ class SqliteTables(Tables):
 
     def __init__(self, opts: Mapping[str, Any], name: str = "", cachedir: str | None = None) -> None:
         shared = opts.get("cache") == "sqlite"
-        self._opts, self._cachedir = opts, cachedir
+        self.opts, self._cachedir = opts, cachedir
         self._name = name or (CACHE if shared else os.path.join("saltext_jobs", FILE))
 
     @property
@@ -46,7 +46,7 @@ class SqliteTables(Tables):
     @functools.cached_property
     def _where(self) -> tuple[str, bool]:
         """The path, and whether an operator chose it. :raises StateError: for an option that is not accepted."""
-        home, path = str(self._opts.get("cachedir") or ""), self._opts.get("sqlite_cache_path")
+        home, path = str(self.opts.get("cachedir") or ""), self.opts.get("sqlite_cache_path")
         if path is not None and (not isinstance(path, str) or not os.path.isabs(path)):
             raise StateError(f"sqlite_cache_path is {path!r}; accepted is the absolute path of a file")
         chosen = path is not None and self._cachedir in (None, home)
@@ -113,12 +113,15 @@ class SqliteTables(Tables):
 
     # -- who leads: a process holds a lock, and another master may go on with the same cachedir when it has ended ------
 
+    def folder(self, engine: str) -> pathlib.Path:
+        return pathlib.Path(self.opts["cachedir"], "saltext_jobs", engine)
+
     def _lock(self, engine: str) -> pathlib.Path:
         """Return the file that the leader has locked, and that says who leads. Its time is when the leader was alive."""
-        return pathlib.Path(self._opts["cachedir"], "saltext_jobs", engine, "lock")
+        return self.folder(engine) / "lock"
 
     def lease(self, engine: str, run: str = "") -> FileLease:
-        return FileLease(self._lock(engine), str(self._opts.get("id") or ""), run)
+        return FileLease(self._lock(engine), str(self.opts.get("id") or ""), run)
 
     def leader(self, engine: str) -> Leader | None:
         try:

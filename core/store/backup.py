@@ -39,7 +39,7 @@ def recover(store: Store, path: Any) -> dict[str, int]:
 
 
 def _file_of(store: Store, what: str) -> SqliteTables:
-    tables = store.site.tables
+    tables = store.site
     if not isinstance(tables, SqliteTables):
         raise Refused(f"job_cache.{what} is for a file of SQLite; for {tables.place} use the server's own means")
     return tables

@@ -118,11 +118,10 @@ def publish(
     key: str,
     load: Mapping[str, Any],
     named: Collection[str],
-    master: str,
     limited: bool,
 ) -> None:
     """
-    Store the load and the minions of a publish of ``master``. The first load of a job stays; a later publish adds its
+    Store the load and the minions of a publish of this master. The first load of a job stays; a later publish adds its
     minions (``named``). Those of another job under the same jid are marked as ``added``: the first job was not for them.
     ``limited``: the load's user may not publish everything.
     """
@@ -131,12 +130,12 @@ def publish(
         known, before, is_same = job.publication, job.minions, True
         writes: list[tuple[str, str, Any]] = []
         if job.is_published and job.is_believed:
-            by, of = (known.by, known.load) if known else (master, digest(job.load))
+            by, of = (known.by, known.load) if known else (store.master, digest(job.load))
             # Salt's own batches publish their first part in the name of their user, and all others in that of the master's.
             names = ("fun", "arg", "user") if limited else ("fun", "arg")
             is_same = len({digest({name: each.get(name) for name in names}) for each in (load, job.load)}) == 1
         else:  # also if the load was removed, by a cluster or a sweep, or is not the published one
-            by, of = master, digest(load)
+            by, of = store.master, digest(load)
             writes.append((LOADS, key, load))
         # Written even if nothing is added: after a replay the job is kept for the full time again.
         writes.append((MINIONS, key, sorted(before.union(named)) if before else named))
@@ -153,7 +152,7 @@ def publish(
 
 def _seal(store: Store, key: str, of: Publication, minions: Iterable[str]) -> str:
     """Return the seal of a publication. ``minions``: those that publishes have named."""
-    return store.site.tables.seal.mark(minions, PUBLISHED, key, of.load, of.at, of.last)
+    return store.site.seal.mark(minions, PUBLISHED, key, of.load, of.at, of.last)
 
 
 def published_before(store: Store, key: str) -> list[Published]:
@@ -163,7 +162,7 @@ def published_before(store: Store, key: str) -> list[Published]:
     """
     job, site = Kept(store, key), store.site
     known = job.publication
-    if known is None or not (site.tables.is_far or known.by == site.opts["id"]):
+    if known is None or not (site.is_far or known.by == store.master):
         return []
     if not job.load or job.is_refused(store, key):
         return []

@@ -79,7 +79,7 @@ def _not_needed(store: Store, keys: Sequence[str]) -> list[str]:
     """Return the keys of those jobs that no engine needs any more. :raises SaltCacheError: when that cannot be told."""
     jids = {key: store.decode(key) for key in keys}
     try:
-        tables = store.site.tables
+        tables = store.site
         needed = {*queue.owed(tables, jids.values()), *Batches(tables).jids(Kind.OPEN)}
         return [key for key, jid in jids.items() if jid not in needed]
     except OSError as exc:

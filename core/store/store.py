@@ -24,11 +24,13 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk.files import open_lock
 from saltext.jobs.core.disk.surroundings import is_full
 from saltext.jobs.core.errors import SettingsError, StateError
+from saltext.jobs.core.ledger.log import Writer
+from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import JobCacheSettings
-from saltext.jobs.core.site import LogWriter, Site, site_of
+from saltext.jobs.core.site import site_of
 from saltext.jobs.core.store.calling import loading
 from saltext.jobs.core.store.drivers import Driver, Local
 from saltext.jobs.core.store.keys import Keys, are_plain, plain
@@ -67,6 +69,7 @@ class Store:
     def __init__(self, opts: Mapping[str, Any]) -> None:
         self.pid = os.getpid()
         self.cachedir: str = opts["cachedir"]
+        self.master = str(opts.get("id"))  # whose publishes and returns are stored
         self._opts = opts
         name = opts.get("cache") or "localfs"
         self.driver = _DRIVERS.get(name, Driver)(opts)
@@ -93,7 +96,7 @@ class Store:
         return Quiet(log)
 
     @functools.cached_property
-    def site(self) -> Site:
+    def site(self) -> Tables:
         try:
             return site_of(self._opts)
         except SettingsError as exc:  # no publish may fail because of it; the engines wait
@@ -101,14 +104,14 @@ class Store:
             return site_of({**self._opts, "saltext_jobs_site": None})
 
     @functools.cached_property
-    def log(self) -> LogWriter | None:
+    def log(self) -> Writer | None:
         """The log of what this master does; None in a copy, and on a minion, which may store its own returns."""
-        return self.site.log_writer(self.limits.log_size) if self._has_log else None
+        return Writer(self.site, self.limits.log_size) if self._has_log else None
 
     @functools.cached_property
     def _tables(self) -> Tabled | None:
         """The driver, if the log is in its tables."""
-        is_one = isinstance(self.driver, Tabled) and self.driver.tables.place == self.site.tables.place
+        is_one = isinstance(self.driver, Tabled) and self.driver.tables.place == self.site.place
         return self.driver if is_one else None  # type: ignore[return-value]
 
     @property

@@ -16,6 +16,7 @@ import pytest
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.ledger.log import Writer
 from saltext.jobs.core.log.records import publish_of
 from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.store import RetryStore
@@ -142,7 +143,7 @@ def test_who_has_only_the_password_of_the_database_has_nothing_published(masters
         kill(minions[MINIONS[1]])
         owed = desks[0].publish("cmd.run", command, tgt=MINIONS[1])
         desks[0].await_state(MINIONS[1], owed, "pending")
-        ((entry, job),) = RetryStore(site_of(one.config).tables).entries()
+        ((entry, job),) = RetryStore(site_of(one.config)).entries()
 
         other = dataclasses.replace(spec, jid=f"{int(jid) + 1}", fun="cmd.run", arg=(command,))
         requests.leave(stranger, BATCH_MANAGER, {"do": "start", "spec": other.as_dict()})
@@ -155,9 +156,9 @@ def test_who_has_only_the_password_of_the_database_has_nothing_published(masters
             Key(Kind.JOB, f"{int(owed) + 1}"): job.as_record(),
             Key(Kind.ENTRY, owed, MINIONS[0]): entry.as_record(),
         }
-        RetryStore(site_of(stranger).tables).write(more)
+        RetryStore(site_of(stranger)).write(more)
         claimed = publish_of(owed, job.load, MINIONS[:1])
-        assert site_of(stranger).log_writer().append(claimed)
+        assert Writer(site_of(stranger)).append(claimed)
 
         kill(one)
         await_leader(two, two)

@@ -37,7 +37,7 @@ def master(salt_factories, receiver):
     }
     engines = [{"batch_manager": {}}, {"job_recorder": {}}]
     with batch_master(salt_factories, *MINIONS, job_retry=None, engines=engines, job_notices=notices) as daemon:
-        outbox = outbox_of(site_of(daemon.config).tables, WATCH)
+        outbox = outbox_of(site_of(daemon.config), WATCH)
         wait_for(lambda: known_of(outbox), what="the engine has looked at the batches")
         yield daemon
 

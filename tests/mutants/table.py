@@ -446,7 +446,7 @@ _TABLE = (
     (
         "anybody may publish under the jid of a batch",
         "core/master/passes.py",
-        "return None if plain(text) and Batches(site.tables).kind_of(str(text)) is not None else named",
+        "return None if plain(text) and Batches(site).kind_of(str(text)) is not None else named",
         "return named",
         "tests/functional/master/test_passes.py::test_only_a_publish_with_a_pass_may_use_the_jid_of_a_batch",
     ),

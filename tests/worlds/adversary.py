@@ -490,7 +490,7 @@ class Adversary(Misfortunes, World):
 
     def do_store(self):
         # An engine whose first place in the log was never stored has to search for all that it has read.
-        self.store_up = not self.store_up or RetryStore(self.site.tables).cursor().position is None
+        self.store_up = not self.store_up or RetryStore(self.site).cursor().position is None
 
     def do_cache(self):
         self.cache_up = not self.cache_up
@@ -685,7 +685,7 @@ class Operators(CutOff):
             self.paused_at = math.inf
 
     def boot(self):
-        if not RetryStore(self.site.tables).is_paused():  # the request to resume may not have been answered
+        if not RetryStore(self.site).is_paused():  # the request to resume may not have been answered
             self.paused_at = math.inf
         super().boot()
 

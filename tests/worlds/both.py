@@ -62,7 +62,7 @@ class Log(Reader):
     """Tells a killed engine nothing."""
 
     def __init__(self, life):
-        super().__init__(life.world.site.tables)
+        super().__init__(life.world.site)
         self._life = life
 
     def read(self):
@@ -181,7 +181,7 @@ class Both(World):
     def _hand_back(self, number):
         if number in self.replies and number in self.told_by:
             self.told_by.pop(number)(self.replies.pop(number))
-            Requests(self.site.tables, BATCH_MANAGER).forget(number)
+            Requests(self.site, BATCH_MANAGER).forget(number)
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Both(World):
         """A batch as a runner finds it; None if there is none."""
         batch = self.kept_batches.read(jid)
         if batch is not None and batch.closed:
-            add_late_returns(batch, Returns(self.site.tables, JobCache(self)))
+            add_late_returns(batch, Returns(self.site, JobCache(self)))
         return batch
 
     def outcomes(self, jid):

@@ -17,7 +17,6 @@ from saltext.jobs.core.errors import SiteAway
 from saltext.jobs.core.ledger import tables
 from saltext.jobs.core.ledger.requests import ANSWER
 from saltext.jobs.core.log import records
-from saltext.jobs.core.site import Site
 
 #: Seconds after which a machine has written to its disk what nobody has asked it to.
 SYNCED = 30.0
@@ -242,16 +241,3 @@ class MemoryLease(Lease):
     def release(self):
         if self.leads:
             del self._disk.leases[self._engine]
-
-
-class MemorySite(Site):
-    """:param master: the id of the master that sees it. :param disk: what it shares with the others."""
-
-    place = "memory"
-
-    def __init__(self, master, disk):
-        super().__init__({"id": master}, MemoryTables(disk, master=master))
-        self.disk = disk
-
-    def path(self, engine):
-        return None

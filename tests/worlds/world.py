@@ -25,7 +25,7 @@ from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed, SiteAway
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ledger import queue
-from saltext.jobs.core.ledger.log import News
+from saltext.jobs.core.ledger.log import News, Writer
 from saltext.jobs.core.ledger.log import Reader as Log
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log import records
@@ -43,7 +43,7 @@ from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.retry.turns import SETTLE
 from saltext.jobs.core.windows import next_opening
 from tests.virtual_loop import VirtualLoop
-from tests.worlds.site import Disk, MemorySite, MemoryTables
+from tests.worlds.site import Disk, MemoryTables
 
 #: Unix time at which a world begins: 1,000 seconds into a Thursday.
 START = 2976 * 7 * 86400.0 + 1000.0
@@ -321,7 +321,7 @@ class Tail(Log):
     """Reads the master's log for one engine."""
 
     def __init__(self, life, begin):
-        super().__init__(life.world.site.tables, begin)
+        super().__init__(life.world.site, begin)
         self._life = life
 
     def read(self):
@@ -369,8 +369,8 @@ class World:
         self.clock_ahead = 0.0  # seconds by which the wall clock was set ahead
         self.disk = Disk(self.wall)
         self.disk.answered, self.disk.stores = self.has_answered, self._stores
-        self.site = MemorySite(OPTS["id"], self.disk)
-        self.log_writer = self.site.log_writer()
+        self.site = MemoryTables(self.disk, master=OPTS["id"])
+        self.log_writer = Writer(self.site)
         self.opts = {**self.opts, "saltext_jobs_site": self.site}
         self.minions = {name: Minion() for name in minions}
         self.count = itertools.count()
@@ -603,7 +603,7 @@ class World:
     def leave(self, engine, request):
         """Leave a request for an engine. Returns the id of the request."""
         number = f"{int(self.wall() * 1e9):020d}-{next(self.count)}"
-        Requests(self.site.tables, engine).add(number, salt.payload.dumps(request))
+        Requests(self.site, engine).add(number, salt.payload.dumps(request))
         for service in self.services():
             service.take()
         return number
@@ -625,7 +625,7 @@ class World:
     @property
     def requests(self):
         """The requests to the retry queue that are not answered, by their ids."""
-        return {each.id: salt.payload.loads(each.body) for each in Requests(self.site.tables, JOB_RETRY).open()}
+        return {each.id: salt.payload.loads(each.body) for each in Requests(self.site, JOB_RETRY).open()}
 
     @contextlib.contextmanager
     def deaf(self):
@@ -653,7 +653,7 @@ class World:
         return {(minion, jid): record for jid, minion, record in self._rows(Kind.ENTRY)}
 
     def _rows(self, kind):
-        found = itertools.chain.from_iterable(queue.parts(self.site.tables, kind))
+        found = itertools.chain.from_iterable(queue.parts(self.site, kind))
         return [(jid, minion, salt.payload.loads(body)) for _, jid, minion, body in found]
 
     @property

@@ -71,7 +71,7 @@ def test_rows_that_hold_no_batch_are_an_error(store, opts, damage):
 
 def test_a_batch_that_cannot_be_read_at_this_moment_does_not_count_as_damaged(opts, store):
     Bench("ab", "2").keep(store)
-    site_of(opts).tables.database.close()
+    site_of(opts).database.close()
     with no_more_files():
         with pytest.raises(OSError, match="cannot be used"):
             store.load(JID)

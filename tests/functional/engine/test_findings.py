@@ -44,7 +44,7 @@ def test_nothing_is_found_where_all_is_well(opts):
 
 def test_files_of_another_user_are_named_with_the_command_that_mends_it(opts):
     (finding,) = around(opts, user=OTHER)
-    folder = site_of(opts).path(JOB_RECORDER)
+    folder = site_of(opts).folder(JOB_RECORDER)
     assert finding == f"{folder} does not belong to the master's user {OTHER}: chown -R {OTHER} {folder}"
 
 
@@ -61,12 +61,12 @@ def test_files_of_another_user_are_named_with_the_command_that_mends_it(opts):
 def test_files_and_folders_that_others_may_read_or_write_are_named(opts, place, mode, what, advice):
     path = pathlib.Path(opts["cachedir"]).joinpath(place)
     path.chmod(mode)
-    folder = site_of(opts).path(JOB_RECORDER) if advice == "go=" else path
+    folder = site_of(opts).folder(JOB_RECORDER) if advice == "go=" else path
     assert around(opts) == [f"{path} can be {what} by others than {USER}: chmod -R {advice} {folder}"]
 
 
 def test_a_database_that_others_may_read_is_named(opts):
-    path = pathlib.Path(site_of(opts).tables.place)
+    path = pathlib.Path(site_of(opts).place)
     assert around(opts) == []
     path.chmod(0o604)
     assert around(opts) == [f"{path} can be read by others than {USER}: chmod -R go= {path}"]

@@ -62,7 +62,7 @@ def answering(service):
 
 
 def left(opts):
-    site_of(opts).tables.name()  # there may be no database yet
+    site_of(opts).name()  # there may be no database yet
     with database_of(opts) as sql:
         return [
             ("asked", "taken", "answered")[state] for (state,) in sql.execute("SELECT state FROM saltext_jobs_requests")
@@ -149,7 +149,7 @@ def test_a_request_whose_answer_could_not_be_written_is_taken_again(opts, servic
 
 @pytest.mark.parametrize("content", [b"", b"\xc1garbage", b"\x01"])
 def test_an_unreadable_request_is_refused_and_harms_no_other(opts, service, content):
-    Requests(site_of(opts).tables, ENGINE).add("00000", content)
+    Requests(site_of(opts), ENGINE).add("00000", content)
     requests.leave(opts, ENGINE, {"number": 1})
     assert [request for _, request in service.taken()] == [{"number": 1}]
     assert replies_in(opts, ENGINE) == [{"error": "The request is damaged", "for_now": False}]
@@ -159,7 +159,7 @@ def test_answers_that_were_never_fetched_are_swept_away(opts, service):
     requests.leave(opts, ENGINE, {})
     for request_id, _ in service.taken():
         service.reply(request_id, {"value": None})
-    asked = Requests(site_of(opts).tables, ENGINE)
+    asked = Requests(site_of(opts), ENGINE)
     asked.sweep(3600.0)
     assert left(opts) == ["answered"]
     asked.sweep(0.0)

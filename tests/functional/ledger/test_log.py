@@ -10,6 +10,7 @@ import time
 import pytest
 
 from saltext.jobs.core.ledger import log
+from saltext.jobs.core.ledger.log import Reader, Writer
 from saltext.jobs.core.log.records import Returned, publish_of
 from saltext.jobs.core.site import site_of
 from tests.database import begin_another_log, database_of
@@ -27,7 +28,7 @@ def returned(number, writer=0):
 
 
 def append(opts, *numbers, writer=0):
-    made = site_of(opts).log_writer()
+    made = Writer(site_of(opts))
     return [made.append(returned(number, writer)) for number in numbers]
 
 
@@ -46,13 +47,13 @@ def read(reader):
 def reader(opts):
     """A reader that has read all there was."""
     append(opts, 0)
-    made = site_of(opts).log()
+    made = Reader(site_of(opts))
     read(made)
     return made
 
 
 def write_on(opts, writer, count):
-    made = site_of(opts).log_writer()
+    made = Writer(site_of(opts))
     for number in range(count):
         assert made.append(returned(number, writer))
 
@@ -74,7 +75,7 @@ def test_five_processes_append_at_once_and_a_reader_beside_them_sees_each_record
 
 
 def write_for_ever(opts, told, writer):
-    made, number = site_of(opts).log_writer(), 0
+    made, number = Writer(site_of(opts)), 0
     while True:
         made.append(returned(number, writer))
         os.write(told, b"%d\n" % number)  # only now is it known to be appended
@@ -100,7 +101,7 @@ def test_a_worker_that_is_killed_loses_nothing_that_it_has_appended_and_makes_no
 
 
 def test_a_database_that_cannot_be_written_refuses_nothing_and_the_reader_learns_of_it_once(opts, reader):
-    writer = site_of(opts).log_writer()
+    writer = Writer(site_of(opts))
     assert writer.append(returned(1))
     with full_disk():
         assert not writer.append(returned(2))
@@ -114,13 +115,13 @@ def test_another_log_is_read_from_its_beginning(opts, reader):
     begin_another_log(opts)
     append(opts, 1)
     assert read(reader) == (["0-1"], ["it is another log than before"])
-    assert read(site_of(opts).log(position)) == (["0-1"], ["it is another log than before"])
+    assert read(Reader(site_of(opts), position)) == (["0-1"], ["it is another log than before"])
 
 
 def test_after_a_restart_of_the_machine_there_is_a_gap_and_what_is_new_is_read(opts, reader):
     position = reader.position._replace(boot="another one")
     append(opts, 1)
-    assert read(site_of(opts).log(position)) == (["0-1"], ["the machine was restarted since it was read"])
+    assert read(Reader(site_of(opts), position)) == (["0-1"], ["the machine was restarted since it was read"])
 
 
 def test_a_power_cut_takes_no_publish_and_nothing_that_was_written_before_it(opts, tmp_path, monkeypatch):
@@ -131,18 +132,18 @@ def test_a_power_cut_takes_no_publish_and_nothing_that_was_written_before_it(opt
     def sync(handle):
         true(handle)
         for name in ("", "-wal"):
-            path = pathlib.Path(site.tables.place + name)
+            path = pathlib.Path(site.place + name)
             kept[path] = path.read_bytes()
 
     monkeypatch.setattr(os, "fsync", sync)
-    writer = site.log_writer()
+    writer = Writer(site)
     writer.append(returned(1))
     writer.append(returned(2), durable=True)
     writer.append(returned(3))
     (tmp_path / "copy").mkdir()
     for path, content in kept.items():
         (tmp_path / "copy" / path.name).write_bytes(content)
-    copy = {**opts, "sqlite_cache_path": str(tmp_path / "copy" / pathlib.Path(site.tables.place).name)}
+    copy = {**opts, "sqlite_cache_path": str(tmp_path / "copy" / pathlib.Path(site.place).name)}
     with database_of(copy) as sql:
         assert sql.execute("SELECT count(*) FROM saltext_jobs_log").fetchone() == (2,)
 
@@ -174,7 +175,7 @@ def swept(opts):
     """Has a worker append so many that old ones are looked for, with this size of the log."""
 
     def sweep(**size):
-        writer = site_of(opts).log_writer(**size)
+        writer = Writer(site_of(opts), **size)
         for number in range(1, 2001):
             writer.append(returned(number))
 
@@ -200,11 +201,11 @@ def test_a_reader_that_is_too_slow_for_the_size_is_overtaken_and_learns_it(opts,
 
 
 def publish(opts, jid, minions=("a", "b"), **more):
-    site_of(opts).log_writer().append(publish_of(jid, {"fun": "test.ping", "user": "root"}, minions, **more))
+    Writer(site_of(opts)).append(publish_of(jid, {"fun": "test.ping", "user": "root"}, minions, **more))
 
 
 def test_the_first_return_of_a_minion_is_the_only_one(opts):
-    writer, tables = site_of(opts).log_writer(), site_of(opts).tables
+    writer, tables = Writer(site_of(opts)), site_of(opts)
     for retcode in (3, 0):
         assert writer.append(Returned("1", "a", "test.ping", retcode, 1.0))
     writer.append(Returned("1", "b", "test.ping", 0, 1.0))
@@ -215,7 +216,7 @@ def test_the_first_return_of_a_minion_is_the_only_one(opts):
 def test_the_log_has_all_of_a_job_whose_first_publish_it_has(opts):
     publish(opts, "1")
     publish(opts, "1", minions=("c",), fresh=False)
-    tables = site_of(opts).tables
+    tables = site_of(opts)
     assert log.is_whole(tables, "1") and not log.is_whole(tables, "2")
     assert [record.minions for record in log.publishes(tables, "1")] == [("a", "b"), ("c",)]
     assert log.publishes(tables, "1")[0].loaded() == {"fun": "test.ping", "user": "root"}
@@ -225,9 +226,9 @@ def test_the_log_has_all_of_a_job_whose_first_publish_it_has(opts):
 
 def test_of_a_job_since_which_a_record_may_be_missing_the_log_does_not_have_all(opts):
     publish(opts, "1")
-    site_of(opts).log_writer().leave_gap()
+    Writer(site_of(opts)).leave_gap()
     publish(opts, "2")
-    tables = site_of(opts).tables
+    tables = site_of(opts)
     assert [log.is_whole(tables, jid) for jid in "12"] == [False, True]
     tables.note_gap()
     publish(opts, "3")
@@ -235,7 +236,7 @@ def test_of_a_job_since_which_a_record_may_be_missing_the_log_does_not_have_all(
 
 
 def test_only_its_owner_may_read_it(opts, reader):
-    path = pathlib.Path(site_of(opts).tables.place)
+    path = pathlib.Path(site_of(opts).place)
     assert {found.stat().st_mode & 0o077 for found in path.parent.glob(f"{path.name}*")} == {0}
 
 
@@ -243,7 +244,7 @@ def test_a_disk_that_is_really_full_loses_no_record_without_a_gap(small_disk):
     opts = {"cachedir": str(small_disk), "id": "m"}
     append(opts, 0)
     site = site_of(opts)
-    reader, writer = site.log(), site.log_writer()
+    reader, writer = Reader(site), Writer(site)
     read(reader)
     written = [number for number in range(1, 20_000) if writer.append(returned(number))]
     assert written[-1] < 19_999

@@ -11,6 +11,7 @@ import salt.utils.event
 import salt.version
 
 from saltext.jobs.core.engine.feeder import why_unproven
+from saltext.jobs.core.ledger.log import Reader
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.site import site_of
 from tests.functional.cache_servers import cache_servers as cache_servers
@@ -45,7 +46,7 @@ def test_the_return_of_a_peer_of_the_same_site_is_left_to_that_peer(opts, cache_
 
 
 def test_the_return_of_another_peer_is_stored_and_doctors_say_that_it_proves_nothing(opts):
-    tail = site_of(opts).log()
+    tail = Reader(site_of(opts))
     tail.read()
     tell(opts, "a")
     assert JobCache(opts).returned(JID, ["a"]) == {"a": 0}

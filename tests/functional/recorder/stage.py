@@ -124,7 +124,7 @@ class Stage:
         self.job_cache, self.returner = JobCache(self.opts), returner or Returner()
         self.settings = read_settings(RecorderSettings, JOB_RECORDER, {"returners": ["one"], **options})
         self.loop, clock = compat.new_loop(), Clock()
-        self.tables = site_of(self.opts).tables
+        self.tables = site_of(self.opts)
         recipient = ToReturner(self.returner, self.opts, self.settings)
         self.consumer = Consumer(self.loop, clock, "one", recipient, outbox_of(self.tables, "one"), tries)
         bus = Bus()

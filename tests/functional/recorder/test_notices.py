@@ -54,9 +54,7 @@ class Site:
         with self.log.open("ab") as log:
             self.engine = subprocess.Popen(command, cwd=CHECKOUT, stderr=log, start_new_session=True)
         wait_for(lambda: requests.is_running(self.opts, JOB_RECORDER), what="the engine runs")
-        wait_for(
-            lambda: known_of(outbox_of(site_of(self.opts).tables, WATCH)), what="it has looked at batches and queue"
-        )
+        wait_for(lambda: known_of(outbox_of(site_of(self.opts), WATCH)), what="it has looked at batches and queue")
 
     def kill(self):
         if self.engine is not None:
@@ -142,7 +140,7 @@ def test_tests_push_no_notice_out_and_of_too_many_notices_the_newest_stay(site, 
         for number in range(200)
     ]
     rows = [Row(Key("notice", name), one["time"], body=salt.payload.dumps(one)) for name, one in waiting]
-    outbox_of(site_of(site.opts).tables, "notices:webhook").add(rows)
+    outbox_of(site_of(site.opts), "notices:webhook").add(rows)
     site.start()
     wait_for(lambda: len(receiver.tried) > 6, what="all that wait are at hand")
     for _ in range(3):
@@ -206,7 +204,7 @@ def test_it_looks_again_soon_after_a_look_that_failed_and_within_minutes_after_o
             later[0] += 5
             await compat.sleep(0.01)
 
-    outbox = outbox_of(site_of(options_in(tmp_path, cache="sqlite")).tables, WATCH)
+    outbox = outbox_of(site_of(options_in(tmp_path, cache="sqlite")), WATCH)
     watch = Watch(Sights(jids, str, dict, dict), Reported("master", (), "", None), (), outbox)
     loop = compat.new_loop()
     loop.spawn_callback(watch.run, AtOnce())

@@ -41,7 +41,7 @@ def record_of(minion, jid=JID):
 
 def queue_of(opts):
     """The queue of a master, as another process sees it."""
-    return RetryStore(site_of(opts).tables)
+    return RetryStore(site_of(opts))
 
 
 def changes(jobs=(), entries=(), watched=()):

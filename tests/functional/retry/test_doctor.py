@@ -107,5 +107,5 @@ def test_unreadable_keys_are_reported(opts, running):
 
 
 def test_a_pause_is_reported(opts):
-    RetryStore(site_of(opts).tables).write({PAUSED: {}})
+    RetryStore(site_of(opts)).write({PAUSED: {}})
     finding(opts, "the queue is paused")

@@ -25,7 +25,7 @@ def publish(cache, minions, first=True, **more):
 
 
 def reader_of(opts):
-    return JobReader(opts, Returns(site_of(opts).tables, JobCache(opts)))
+    return JobReader(opts, Returns(site_of(opts), JobCache(opts)))
 
 
 @pytest.fixture(params=["the log", "the job cache"])

@@ -20,7 +20,7 @@ from tests.functional.site.conftest import sites as sites
 @pytest.fixture
 def stores(sites):
     """The queue as two processes see it."""
-    return [RetryStore(site.tables) for site in sites]
+    return [RetryStore(site) for site in sites]
 
 
 def owed(store, **chosen):
@@ -49,7 +49,7 @@ def test_what_is_removed_is_gone_and_the_rest_stays(stores, sites):
     stores[0].write(queued(("1", "a"), ("1", "b"), ("2", "a")))
     stores[0].write(changes({"2": None}, {("a", "1"): None, ("a", "2"): None}))
     assert owed(stores[1]) == [("1", "b")]
-    assert queue.owed(sites[1].tables, ["1", "2", "3"]) == {"1"}
+    assert queue.owed(sites[1], ["1", "2", "3"]) == {"1"}
 
 
 def test_many_entries_are_each_found_once(stores):
@@ -92,7 +92,7 @@ def test_how_a_delivered_job_ended_is_known_for_as_long_as_the_job_is(stores):
 def test_an_engine_that_has_lost_the_lead_stores_nothing(sites):
     lease = sites[0].lease("job_retry")
     assert lease.take()
-    store = RetryStore(sites[0].tables, lease)
+    store = RetryStore(sites[0], lease)
     store.write(queued(("1", "a")))
     assert owed(store) == [("1", "a")]
     lease.release()
@@ -100,7 +100,7 @@ def test_an_engine_that_has_lost_the_lead_stores_nothing(sites):
 
 def test_a_database_that_cannot_be_used_is_not_taken_for_an_empty_queue(tmp_path):
     (tmp_path / "saltext_jobs").write_text("no directory can be made here")
-    store = RetryStore(site_of({"cachedir": str(tmp_path), "id": "a"}).tables)
+    store = RetryStore(site_of({"cachedir": str(tmp_path), "id": "a"}))
     with pytest.raises(OSError, match="saltext_jobs"):
         owed(store)
     with pytest.raises(OSError, match="saltext_jobs"):

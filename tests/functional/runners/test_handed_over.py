@@ -40,7 +40,7 @@ def opts(tmp_path):
 
 def owe(opts, **states):
     """The engine of the queue has taken them, and they stand as this says."""
-    asked = requests.Requests(requests.site_of(opts).tables, JOB_RETRY)
+    asked = requests.Requests(requests.site_of(opts), JOB_RETRY)
     for request in asked.open():
         asked.forget(request.id)
     entries = {(name, JID): {**record_of(name), "state": state} for name, state in states.items()}

@@ -9,7 +9,7 @@ import pytest
 from saltext.jobs.core.site import site_of
 from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.functional.cache_servers import masters_key
-from tests.worlds.site import Disk, MemorySite
+from tests.worlds.site import Disk, MemoryTables
 
 #: The options of masters that work as one.
 SHARED = {"saltext_jobs_site": "postgresql", "master_job_cache": "salt_cache", "cache": "postgresql"}
@@ -27,7 +27,7 @@ def sites(form, tmp_path, request):
         return [site_of({"cachedir": str(tmp_path), "id": name}) for name in ("a", "b")]
     if form == "memory":
         disk = Disk()
-        return [MemorySite(name, disk) for name in ("a", "b")]
+        return [MemoryTables(disk, master=name) for name in ("a", "b")]
     return postgresql_sites(tmp_path, request.getfixturevalue("cache_servers"))
 
 

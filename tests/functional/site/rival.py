@@ -25,11 +25,11 @@ def tell(*words):
 
 def lead(site, lease):
     """Write down what is to be published, and publish it, until the lead is lost."""
-    found = Batches(site.tables).rows(JID)
+    found = Batches(site).rows(JID)
     number = 1 + (int(max(found[2])) if found else 0)
     while True:
         parts = {f"{number:09}": str(lease.epoch).encode()}
-        Batches(site.tables, lease).write([Change(JID, Kind.OPEN, lambda: b"", b"", parts)])
+        Batches(site, lease).write([Change(JID, Kind.OPEN, lambda: b"", b"", parts)])
         tell("confirmed", lease.epoch, number)
         time.sleep(0.005)  # most freezes and kills hit it here, where the lead may be lost before it publishes
         at = since_boot()
@@ -43,7 +43,7 @@ def main():
     site = site_of({**opts, **SHARED, "id": name})
     site.lead(ENGINE)
     while True:
-        lease = TableLease(site.tables, ENGINE, name, ttl=ttl)
+        lease = TableLease(site, ENGINE, name, ttl=ttl)
         try:
             if lease.take():
                 tell("leads", lease.epoch, 0, since_boot())

@@ -10,8 +10,8 @@ from saltext.jobs.core.site import site_of
 NEEDED = {"cachedir": "/x", "id": "m", "master_job_cache": "salt_cache", "cache": "postgresql"}
 
 
-def test_without_the_option_the_cachedir_is_the_site():
-    assert site_of(NEEDED).place == "/x"
+def test_without_the_option_the_file_of_this_master_is_the_site():
+    assert site_of(NEEDED).place == "/x/saltext_jobs/jobs.sqlite"
 
 
 def test_with_the_option_the_database_is_the_site():

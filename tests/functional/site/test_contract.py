@@ -8,6 +8,7 @@ import pytest
 
 from saltext.jobs.core.ledger import meta
 from saltext.jobs.core.ledger.batches import Batches, Change, Kind
+from saltext.jobs.core.ledger.log import Reader, Writer
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log import records
 from saltext.jobs.core.postgresql.lease import Superseded
@@ -66,7 +67,7 @@ class TestLead:
 
 
 def test_requests_are_taken_in_the_order_in_which_they_are_made_whatever_the_clocks_of_masters_say(sites):
-    one, two = (Requests(site.tables, ENGINE) for site in sites)
+    one, two = (Requests(site, ENGINE) for site in sites)
     one.add("2", b"first")
     two.add("1", b"second")
     assert [each.body for each in one.open()] == [b"first", b"second"]
@@ -76,7 +77,7 @@ class TestValues:
     """Values by name, which engines write."""
 
     def test_one_master_reads_what_another_has_written_until_it_is_dropped(self, sites, lease):
-        ours, theirs = (site.tables for site in sites)
+        ours, theirs = sites
         assert meta.get(ours, ENGINE, "paused") is None
         for body in (b"\x00one", b"two"):
             meta.keep(ours, ENGINE, "paused", body, lease, durable=True)
@@ -86,7 +87,7 @@ class TestValues:
         assert meta.get(theirs, ENGINE, "paused") is None
 
     def test_a_group_of_values_has_those_below_it_with_their_times(self, sites):
-        ours, theirs = (site.tables for site in sites)
+        ours, theirs = sites
         for name in ("masters/b", "masters/a", "others/c", "masters0"):
             meta.keep(ours, ENGINE, name, name.encode())
         found = meta.below(theirs, ENGINE, "masters")
@@ -95,7 +96,7 @@ class TestValues:
 
     @pytest.mark.parametrize("form", ["postgresql"])
     def test_a_former_leader_changes_no_value(self, sites, lease, supersede):
-        ours, theirs = (site.tables for site in sites)
+        ours, theirs = sites
         meta.keep(theirs, ENGINE, "paused", b"1")
         supersede(lease)
         with pytest.raises(Superseded):
@@ -131,7 +132,7 @@ class TestBatches:
 
     @pytest.fixture
     def tables(self, sites):
-        return [site.tables for site in sites]
+        return sites
 
     def test_there_is_no_batch_at_first(self, tables):
         assert Batches(tables[1]).rows(self.JID) is None
@@ -194,9 +195,9 @@ class TestLog:
         return found, gaps
 
     def test_records_come_in_order_and_once(self, sites):
-        writer = sites[0].log_writer()
+        writer = Writer(sites[0])
         assert writer.append(self.returned(0))
-        reader = sites[0].log()
+        reader = Reader(sites[0])
         reader.read()
         for number in range(1, 50):
             assert writer.append(self.returned(number))
@@ -206,19 +207,19 @@ class TestLog:
         assert not reader.read().records
 
     def test_reading_goes_on_from_a_position(self, sites):
-        writer = sites[0].log_writer()
+        writer = Writer(sites[0])
         for number in range(3):
             writer.append(self.returned(number))
-        first = sites[0].log()
+        first = Reader(sites[0])
         first.read()
         writer.append(self.returned(3))
         assert self.read(first, 1)[0] == [self.returned(3)]
         position = first.position
         writer.append(self.returned(4))
-        found, gaps = self.read(sites[0].log(position), 1)
+        found, gaps = self.read(Reader(sites[0], position), 1)
         assert found == [self.returned(4)]
         assert not gaps
 
     def test_without_a_position_there_is_a_gap(self, sites):
-        sites[0].log_writer().append(self.returned(0))
-        assert sites[0].log().read().gap
+        Writer(sites[0]).append(self.returned(0))
+        assert Reader(sites[0]).read().gap

@@ -67,7 +67,7 @@ def test_a_leader_writes_nothing_after_a_failover_even_if_the_replica_has_its_le
     lease = leading(masters[0])
 
     def write(**parts):
-        Batches(masters[0].tables, lease).write([Change("1", Kind.OPEN, lambda: b"spec", b"body", parts)])
+        Batches(masters[0], lease).write([Change("1", Kind.OPEN, lambda: b"spec", b"body", parts)])
 
     write()
     cut_off(primary, replica)
@@ -77,7 +77,7 @@ def test_a_leader_writes_nothing_after_a_failover_even_if_the_replica_has_its_le
         write(a=b"too late")
     with pytest.raises(Superseded):
         lease.check()
-    assert Batches(masters[1].tables).rows("1") == (b"spec", b"body", {})
+    assert Batches(masters[1]).rows("1") == (b"spec", b"body", {})
     lease.release()
 
 

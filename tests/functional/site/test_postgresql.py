@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from saltext.jobs.core.ledger import meta
+from saltext.jobs.core.ledger.log import Writer
 from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.options.postgresql import read_cache_options
 from saltext.jobs.core.postgresql import lease as leases
@@ -55,7 +56,7 @@ def server(options, site):
 
 
 def lease_of(site, master, **more):
-    return TableLease(site.tables, ENGINE, master, **more)
+    return TableLease(site, ENGINE, master, **more)
 
 
 def ended(server, engine=ENGINE):
@@ -127,7 +128,7 @@ def test_a_transaction_of_the_leader_delays_a_takeover(site, server):
         taker.join(1)
         order.append("written")
 
-    site.tables.together(work, lease)
+    site.together(work, lease)
     taker.join(stretched(SOON))
     assert order == ["written", "taken"]
     assert other.epoch == 0  # since the lease was renewed by then
@@ -151,7 +152,7 @@ def test_a_takeover_succeeds_even_if_the_leader_is_frozen_within_a_transaction(o
         concurrent.futures.ThreadPoolExecutor() as pool,
         pytest.raises(OSError, match="the lease of the batch_manager engine is over"),
     ):
-        impatient.tables.together(work, lease)
+        impatient.together(work, lease)
     other.check()
     with pytest.raises(OSError, match="the lease of the batch_manager engine"):
         lease.check()
@@ -167,14 +168,14 @@ def test_no_master_leads_while_the_server_is_away(cache_servers, options, site):
     try:
         for call in (
             lambda: site.lease(ENGINE).take(),
-            lambda: meta.keep(site.tables, ENGINE, "x", b"", lease),
+            lambda: meta.keep(site, ENGINE, "x", b"", lease),
             lease.beat,
         ):
             with pytest.raises(OSError, match="PostgreSQL"):
                 call()
         with pytest.raises(OSError, match="PostgreSQL"):
             site.lead(ENGINE)
-        assert not site.log_writer().append(Returned("20260101000000000000", "m1", "test.ping", 0, 0.0))
+        assert not Writer(site).append(Returned("20260101000000000000", "m1", "test.ping", 0, 0.0))
     finally:
         process.start()
         lease.release()
@@ -196,7 +197,7 @@ def test_tables_of_another_format_are_refused(site, server):
 def test_only_the_leader_writes_the_records_of_the_queue(site, server):
     lease = site.lease(ENGINE)
     assert lease.take()
-    queue = RetryStore(site.tables, lease)
+    queue = RetryStore(site, lease)
     queue.write(changes({JID: snapshot_of()}, {("a", JID): record_of("a")}))
     ended(server)
     with pytest.raises(Superseded):

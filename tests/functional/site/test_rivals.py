@@ -110,7 +110,7 @@ def test_two_masters_never_lead_at_once_and_nothing_confirmed_is_lost(rivals, ca
     assert all(float(at) < ends.get(epoch, float("inf")) for epoch, _, at in rivals.told("published"))
 
     site = site_of({**rivals.options, **SHARED, "cachedir": str(tmp_path / "a"), "id": "a"})
-    _, _, found = Batches(site.tables).rows(JID)
+    _, _, found = Batches(site).rows(JID)
     numbers = sorted(map(int, found))
     epochs = [int(found[f"{number:09}"]) for number in numbers]
     assert epochs == sorted(epochs)

@@ -13,6 +13,7 @@ from saltext.jobs.core.batch.store import BatchStore, change_of
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger import batches, log
+from saltext.jobs.core.ledger.log import Reader, Writer
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.log import records
 from saltext.jobs.core.master.job_cache import JobCache
@@ -63,15 +64,15 @@ def start():
 
 
 def entries(opts):
-    return [(entry.minion, entry.jid) for entry, _ in RetryStore(site_of(opts).tables).entries()]
+    return [(entry.minion, entry.jid) for entry, _ in RetryStore(site_of(opts)).entries()]
 
 
 def owe(site, minion=MINION, jid=JID):
-    RetryStore(site.tables).write(changes({jid: snapshot_of()}, {(minion, jid): record_of(minion, jid=jid)}))
+    RetryStore(site).write(changes({jid: snapshot_of()}, {(minion, jid): record_of(minion, jid=jid)}))
 
 
 def test_a_request_of_someone_without_the_masters_key_is_refused_with_one_line(opts, stranger, refused):
-    Requests(stranger.tables, ENGINE).add("1", salt.payload.dumps(start()))
+    Requests(stranger, ENGINE).add("1", salt.payload.dumps(start()))
     service = Service(opts, ENGINE, None)
     assert list(service.taken()) == []
     assert list(service.taken()) == []
@@ -79,7 +80,7 @@ def test_a_request_of_someone_without_the_masters_key_is_refused_with_one_line(o
 
 
 def test_a_request_of_a_master_is_not_believed_at_the_place_of_another_or_of_another_engine(opts, sql, refused):
-    Requests(site_of(opts).tables, ENGINE).add("2", salt.payload.dumps(start()))
+    Requests(site_of(opts), ENGINE).add("2", salt.payload.dumps(start()))
     copy = "INSERT INTO saltext_jobs_requests (engine, id, state, body, at) SELECT %s, %s, state, body, at"
     sql(f"{copy} FROM saltext_jobs_requests WHERE id = '2'", ENGINE, "3")
     sql(f"{copy} FROM saltext_jobs_requests WHERE id = '2'", "job_retry", "4")
@@ -89,7 +90,7 @@ def test_a_request_of_a_master_is_not_believed_at_the_place_of_another_or_of_ano
 
 
 def test_an_answer_is_no_request(opts, sql, refused):
-    ours = Requests(site_of(opts).tables, ENGINE)
+    ours = Requests(site_of(opts), ENGINE)
     ours.add("5", salt.payload.dumps({"do": "stats"}))
     ours.answer("5", salt.payload.dumps(start()))
     sql("UPDATE saltext_jobs_requests SET state = 0")
@@ -106,7 +107,7 @@ def test_a_request_in_plain_bytes_is_refused(opts, sql, refused):
 
 
 def test_a_batch_of_someone_without_the_masters_key_is_no_batch(opts, stranger, refused):
-    batches.Batches(stranger.tables).write([change_of(Bench("a", jid=JID).batch)])
+    batches.Batches(stranger).write([change_of(Bench("a", jid=JID).batch)])
     with pytest.raises(StateError, match="not sealed"):
         BatchStore(opts).load(JID)
     assert refused() == 1
@@ -149,17 +150,17 @@ def test_an_owed_job_whose_load_was_replaced_is_not_replayed(opts, stranger, sql
 
 def test_a_publish_that_no_master_has_logged_is_none(opts, stranger, sql, refused):
     ours = site_of(opts)
-    reader = ours.log()
+    reader = Reader(ours)
     reader.read()  # it begins at the end
     genuine = records.Returned(JID, MINION, "test.ping", 0, 1.0)
     forged = records.publish_of(JID, {"fun": "cmd.run", "user": "root"}, [MINION])
-    assert stranger.log_writer().append(forged)
+    assert Writer(stranger).append(forged)
     sql("INSERT INTO saltext_jobs_log SELECT max(place) + 1, '1', '', '', 'plain' FROM saltext_jobs_log")
-    assert ours.log_writer().append(genuine)
+    assert Writer(ours).append(genuine)
     news = reader.read()
     assert news.records == [genuine]
     assert news.gap == ""
-    assert log.publishes(ours.tables, JID) == []
+    assert log.publishes(ours, JID) == []
     assert refused() == 2
 
 
@@ -167,7 +168,7 @@ def test_a_master_without_its_key_writes_and_reads_nothing(opts, tmp_path):
     bare = site_of({**opts, "pki_dir": str(tmp_path / "nowhere"), "id": "c"})
     owe(site_of(opts))
     with pytest.raises(OSError, match=r"key, which seals what is in PostgreSQL, cannot be read: .*nowhere/c\.pem"):
-        list(RetryStore(bare.tables).entries())
+        list(RetryStore(bare).entries())
     with pytest.raises(OSError, match="cannot be read"):
         owe(bare)
 

@@ -69,9 +69,7 @@ def figures(seat):
 
 def standing_by(site, leader):
     """The other masters that are known to be there."""
-    return [
-        master.name for master in masters.masters_of(site.tables, ENGINE) if master.is_known and master.name != leader
-    ]
+    return [master.name for master in masters.masters_of(site, ENGINE) if master.is_known and master.name != leader]
 
 
 class TestWhoIsThere:
@@ -81,12 +79,12 @@ class TestWhoIsThere:
         assert not two.take()
         two.say()
         for site in sites:
-            assert [master.name for master in masters.masters_of(site.tables, ENGINE)] == ["a", "b"]
+            assert [master.name for master in masters.masters_of(site, ENGINE)] == ["a", "b"]
             assert standing_by(site, "a") == ["b"]
 
     def test_a_master_that_was_silent_for_long_does_not_count_as_known_and_is_still_listed(self, sites, seat):
         seat(0).take()
-        found = masters.masters_of(sites[1].tables, ENGINE)[0]
+        found = masters.masters_of(sites[1], ENGINE)[0]
         assert found.is_known
         assert not found._replace(silent=masters.KNOWN + 1).is_known
 
@@ -94,18 +92,18 @@ class TestWhoIsThere:
         wall = Wall()
         wall.ahead = 60.0
         seat(0, wall=wall).take()
-        assert 55 < masters.masters_of(sites[1].tables, ENGINE)[0].ahead < 65
+        assert 55 < masters.masters_of(sites[1], ENGINE)[0].ahead < 65
 
     @pytest.mark.parametrize("told", [b"\xc1", salt.payload.dumps([]), salt.payload.dumps({"pid": "x"})])
     def test_a_damaged_row_of_one_master_hides_no_other(self, sites, seat, told):
-        meta.keep(sites[0].tables, ENGINE, "masters/x", told)
+        meta.keep(sites[0], ENGINE, "masters/x", told)
         seat(0).take()
-        assert [master.name for master in masters.masters_of(sites[0].tables, ENGINE)] == ["a"]
+        assert [master.name for master in masters.masters_of(sites[0], ENGINE)] == ["a"]
 
     def test_a_name_may_be_anything(self, sites):
         for name in ("a/../b", "ü b", "."):
-            masters.say({"id": name}, sites[0].tables, ENGINE, 0, time.time)
-        assert {master.name for master in masters.masters_of(sites[1].tables, ENGINE)} == {"a/../b", "ü b", "."}
+            masters.say({"id": name}, sites[0], ENGINE, 0, time.time)
+        assert {master.name for master in masters.masters_of(sites[1], ENGINE)} == {"a/../b", "ü b", "."}
 
 
 class TestFigures:
@@ -177,13 +175,13 @@ class TestDoctor:
         """A function that has master b say what it is."""
 
         def say(wall=time.time, **more):
-            masters.say({**opts, "id": "b", **more}, sites[1].tables, ENGINE, 0, wall)
+            masters.say({**opts, "id": "b", **more}, sites[1], ENGINE, 0, wall)
 
         return say
 
     def test_nothing_is_said_of_masters_that_are_alike(self, opts, sites, seat, other):
         seat(0).take()
-        masters.say(opts, sites[0].tables, ENGINE, 0, time.time)
+        masters.say(opts, sites[0], ENGINE, 0, time.time)
         other()
         assert said(opts) == []
 
@@ -208,7 +206,7 @@ class TestDoctor:
 
     def test_another_version_of_salt_is_reported(self, sites, opts, other):
         other()
-        tables = sites[0].tables
+        tables = sites[0]
         told = salt.payload.loads(meta.get(tables, ENGINE, "masters/b"))
         meta.keep(tables, ENGINE, "masters/b", salt.payload.dumps({**told, "salt": "3000.1"}))
         (finding,) = said(opts)
@@ -217,7 +215,7 @@ class TestDoctor:
     def test_it_is_advice_that_no_master_stands_by_where_several_are_configured(self, opts, sites):
         lease = sites[0].lease(ENGINE, "1-1.0")
         assert lease.take()
-        masters.say(opts, sites[0].tables, ENGINE, 0, time.time)
+        masters.say(opts, sites[0], ENGINE, 0, time.time)
         (finding,) = said(opts)
         assert ADVICE in {one.severity for one in about_masters(opts, ENGINE)}
         assert finding.startswith("no master is known to stand by for batch_manager: if a dies")

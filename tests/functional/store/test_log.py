@@ -8,6 +8,7 @@ import pathlib
 import pytest
 import salt.loader
 
+from saltext.jobs.core.ledger.log import Reader
 from saltext.jobs.core.log.records import Published, Returned, work_of
 from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
 from saltext.jobs.core.master.passes import pass_for
@@ -44,7 +45,7 @@ def job_cache(opts):
 
 @pytest.fixture
 def reader(opts):
-    return site_of(opts).log()
+    return Reader(site_of(opts))
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def job_cache(opts):
 @pytest.fixture
 def database(opts):
     """Something in the place of the database, so that nothing can be looked up as long as it is there."""
-    path = pathlib.Path(site_of(opts).tables.place)
+    path = pathlib.Path(site_of(opts).place)
     path.parent.mkdir(parents=True)
     path.symlink_to(path.name)
     return path

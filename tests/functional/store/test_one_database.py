@@ -39,8 +39,8 @@ def job_cache(opts):
 
 def in_log(opts, kind):
     """What the log has: the jids of publishes, or the minions of returns."""
-    rows = Returner(opts).store.site.tables.read(f"SELECT jid, minion, body FROM {LOG} ORDER BY place")
-    seal = Returner(opts).store.site.tables.seal
+    rows = Returner(opts).store.site.read(f"SELECT jid, minion, body FROM {LOG} ORDER BY place")
+    seal = Returner(opts).store.site.seal
     found = [read(*of, seal.take(bytes(body), LOG, *of)) for *of, body in rows if body is not None]
     return [each.jid if kind is Published else each.minion for each in found if isinstance(each, kind)]
 
@@ -48,7 +48,7 @@ def in_log(opts, kind):
 @contextlib.contextmanager
 def without(job_cache, table):
     """The table cannot be used."""
-    tables = job_cache.store.site.tables
+    tables = job_cache.store.site
     tables.run(f"ALTER TABLE {table} RENAME TO gone")
     try:
         yield

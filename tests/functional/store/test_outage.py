@@ -57,7 +57,7 @@ def test_a_job_its_returns_and_an_answer_are_known_while_redis_is_away(tmp_path,
     pathlib.Path(opts["cachedir"], f".{opts['user']}_key").write_text("the key for local clients")
     utils = salt.loader.utils(opts)
     master = salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=utils))
-    returns = Returns(site_of(opts).tables, JobCache(opts))
+    returns = Returns(site_of(opts), JobCache(opts))
     redis.stop()
     jid = master["salt_cache.prep_jid"]()
     for call, arguments in (("save_load", (jid, {**LOAD, "jid": jid}, ["a", "b"])), ("returner", None)):

@@ -317,7 +317,7 @@ def test_a_process_goes_on_reading_while_one_of_its_threads_waits_to_write(opts)
 
 
 def test_a_durable_transaction_is_synced_whatever_another_thread_writes_just_then(opts, monkeypatch):
-    tables, synced, turns, done = site_of(opts).tables, [], queue.Queue(), threading.Event()
+    tables, synced, turns, done = site_of(opts), [], queue.Queue(), threading.Event()
 
     def write(durable):
         tables.together(lambda: meta.keep(tables, "test", str(durable), b"x"), durable=durable)

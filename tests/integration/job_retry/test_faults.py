@@ -28,7 +28,7 @@ def engine(master, tmp_path):
     try:
         # From the first cursor on, an engine that starts finds what was published before.
         process.start()
-        wait_for(lambda: RetryStore(site_of(master.config).tables).cursor(), what="the first cursor")
+        wait_for(lambda: RetryStore(site_of(master.config)).cursor(), what="the first cursor")
         process.kill()
         yield process
     finally:

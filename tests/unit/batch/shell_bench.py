@@ -17,6 +17,7 @@ from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched
 from saltext.jobs.core.ledger.batches import Kind
+from saltext.jobs.core.ledger.log import Reader, Writer
 from saltext.jobs.core.log.records import Returned, publish_of, return_of
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import BatchSettings
@@ -310,7 +311,7 @@ class ShellBench:
         self.unproven = unproven
         self.logged = (self.logged if logged is None else logged) and not unproven
         if self.logged:
-            self.master.cache.log = self.site.log_writer()
+            self.master.cache.log = Writer(self.site)
             self.master.cache.log.append(Returned("1", "first", "test.ping", 0, 0.0))
         self.queue_runs = True
         self.master_age = 86400.0
@@ -340,7 +341,7 @@ class ShellBench:
             publisher=self.master,
             questions=self.questions,
             cache=cache,
-            returns=Returns(self.site.tables, cache, is_fed=not self.logged),
+            returns=Returns(self.site, cache, is_fed=not self.logged),
             log=self.log_for,
             store=self.store,
             service=FakeService(self.inbox, self.opts, loop),
@@ -358,10 +359,10 @@ class ShellBench:
 
     def log_for(self, follower):
         if not self.logged:
-            writer, asks, now = self.site.log_writer(), self.questions.wants, self.virtual.steady
+            writer, asks, now = Writer(self.site), self.questions.wants, self.virtual.steady
             cache, worker = self.master.cache, FakeWorker()
             Feeder(self.virtual.loop, self.bus, cache, worker, writer, follower, asks, self.unproven, now)
-        return self.site.log()
+        return Reader(self.site)
 
     async def call_runner(self, fun, words, timeout, on_behalf):
         self.called.append((fun, tuple(words)))
@@ -410,7 +411,7 @@ class ShellBench:
             return live.batch
         batch = self.reader.read(jid)
         if batch and batch.closed:
-            add_late_returns(batch, Returns(self.site.tables, self.master.cache, is_fed=not self.logged))
+            add_late_returns(batch, Returns(self.site, self.master.cache, is_fed=not self.logged))
         return batch
 
     def has_ended(self, jid=JID):
