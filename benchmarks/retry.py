@@ -32,7 +32,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.delivery.known import Evidence
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.ledger.log import Writer
-from saltext.jobs.core.log.records import return_of
+from saltext.jobs.core.ledger.records import return_of
 from saltext.jobs.core.master.bus import Stream
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions

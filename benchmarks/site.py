@@ -22,8 +22,8 @@ import psutil
 
 from saltext.jobs.core.ledger.batches import Batches, Change, Kind
 from saltext.jobs.core.ledger.log import Writer
+from saltext.jobs.core.ledger.records import Returned
 from saltext.jobs.core.ledger.requests import Requests
-from saltext.jobs.core.log.records import Returned
 from saltext.jobs.core.site import site_of
 from tests.postgresql import PostgreSQL
 

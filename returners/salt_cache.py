@@ -26,7 +26,7 @@ from saltext.jobs.core.banks import ENDTIMES, LOADS
 
 # The options of the calling loader. All loaders of a process share the globals that they write into this module.
 from saltext.jobs.core.compat import loader_opts as __opts__
-from saltext.jobs.core.log.records import publish_of, return_of
+from saltext.jobs.core.ledger.records import publish_of, return_of
 from saltext.jobs.core.master import identity, passes
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
 from saltext.jobs.core.master.secrets import without_secrets

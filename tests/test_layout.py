@@ -36,7 +36,7 @@ BASE = {
     "windows",
 }
 #: The packages that a wing is built on.
-GROUND = BASE | {"disk", "display", "engine", "ledger", "log", "master", "site", "sqlite", "store"}
+GROUND = BASE | {"disk", "display", "engine", "ledger", "master", "site", "sqlite", "store"}
 #: What each package, and each module that stands alone in core/, may import besides itself.
 MAY_IMPORT = {
     "findings": set(),
@@ -56,20 +56,19 @@ MAY_IMPORT = {
     "windows": {"errors"},
     "display": set(),
     "disk": BASE,
-    "log": BASE,
-    "ledger": BASE | {"disk", "log"},
+    "ledger": BASE | {"disk"},
     "sqlite": BASE | {"disk", "ledger"},
     "site": BASE | {"disk", "ledger", "postgresql", "sqlite"},
-    "store": BASE | {"disk", "display", "ledger", "log", "postgresql", "site", "sqlite"},
-    "master": BASE | {"disk", "display", "ledger", "log", "site", "store"},
-    "engine": BASE | {"disk", "ledger", "log", "master", "site"},
+    "store": BASE | {"disk", "display", "ledger", "postgresql", "site", "sqlite"},
+    "master": BASE | {"disk", "display", "ledger", "site", "store"},
+    "engine": BASE | {"disk", "ledger", "master", "site"},
     "delivery": set(),
     "batch": GROUND | {"delivery"},
     "retry": GROUND | {"delivery"},
     "recorder": GROUND,
     "runner": {"options", "display", "errors", "lines"},
     "postgresql": BASE | {"disk", "ledger"},
-    "returners": BASE | {"log", "master", "store", "postgresql"},
+    "returners": BASE | {"ledger", "master", "store", "postgresql"},
     "engines": GROUND | {"batch", "retry", "recorder"},
     "runners": GROUND | {"runner", "batch", "retry", "recorder"},
     "output": {"display", "lines", "batch", "retry", "recorder", "store"},

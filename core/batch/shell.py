@@ -24,7 +24,7 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger.batches import Kind
-from saltext.jobs.core.log.records import Published, Record
+from saltext.jobs.core.ledger.records import Published, Record
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures, of_bus, of_publisher
 from saltext.jobs.core.options.engines import BatchSettings

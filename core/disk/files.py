@@ -18,7 +18,8 @@ import threading
 import time
 from typing import Any
 
-from saltext.jobs.core.disk import stored
+import salt.payload
+
 from saltext.jobs.core.errors import StateError
 
 #: How often a lock is tried while others only look at it, and seconds between two tries.
@@ -126,7 +127,7 @@ def read_msgpack(path: Path) -> Any:
     except FileNotFoundError:
         return None
     try:
-        return stored.loads(data)
+        return salt.payload.loads(data)
     except Exception as exc:  # Salt and msgpack raise many kinds for a broken file.
         raise StateError(f"{path} is damaged: {type(exc).__name__}: {exc}") from exc
 

@@ -18,8 +18,8 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ledger.log import Writer
+from saltext.jobs.core.ledger.records import Returned, return_of
 from saltext.jobs.core.lines import Quiet
-from saltext.jobs.core.log.records import Returned, return_of
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import OURS, JobCache

@@ -13,8 +13,8 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Alarm, Clock
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ledger.log import News, Reader
+from saltext.jobs.core.ledger.records import Record
 from saltext.jobs.core.lines import Quiet
-from saltext.jobs.core.log.records import Record
 
 log = lines.logger(__name__)
 

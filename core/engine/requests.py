@@ -18,9 +18,9 @@ import salt.utils.event
 from salt.exceptions import CommandExecutionError
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused
+from saltext.jobs.core.ledger import stored
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.site import site_of

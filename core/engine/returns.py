@@ -10,8 +10,8 @@ from typing import Any
 
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ledger import log
+from saltext.jobs.core.ledger.records import JOB_CACHE, Published
 from saltext.jobs.core.ledger.tables import Tables
-from saltext.jobs.core.log.records import JOB_CACHE, Published
 from saltext.jobs.core.master.job_cache import OURS, JobCache
 
 

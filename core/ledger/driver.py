@@ -7,9 +7,8 @@ from typing import Any
 
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.disk import stored
 from saltext.jobs.core.errors import JobsError
-from saltext.jobs.core.ledger import values
+from saltext.jobs.core.ledger import stored, values
 from saltext.jobs.core.ledger.tables import Tables
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import salt.payload
 
 from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
-from saltext.jobs.core.disk import stored
-from saltext.jobs.core.disk.job_summary import JobTally, Named, job_marks, tally_of
+from saltext.jobs.core.ledger import stored
 from saltext.jobs.core.ledger.tables import JOBS, VALUES, Tables, marks_of
+from saltext.jobs.core.ledger.tally import JobTally, Named, job_marks, tally_of
 
 #: Rows read at first, at a time later, and at a time where the database checks each.
 FEW, MANY, WINDOW = 40, 500, 4000

@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.ledger import records
 from saltext.jobs.core.ledger.tables import LOG, SITE, Tables, marks_of
 from saltext.jobs.core.lines import Quiet
-from saltext.jobs.core.log import records
 
 log = lines.logger(__name__)
 

@@ -14,11 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from saltext.jobs.core.banks import LOADS, OF_JOBS, RETURNS, below, plain_bank
-from saltext.jobs.core.disk import stored
-from saltext.jobs.core.disk.job_summary import has_failed
-from saltext.jobs.core.ledger import jobs
+from saltext.jobs.core.ledger import jobs, stored
 from saltext.jobs.core.ledger.jobs import CHUNK, parts
 from saltext.jobs.core.ledger.tables import VALUES, Tables, marks_of
+from saltext.jobs.core.ledger.tally import has_failed
 
 Row = tuple[str, str, int | None, bytes, float | None]
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.functions import runs_states
-from saltext.jobs.core.log.records import Record, Returned
+from saltext.jobs.core.ledger.records import Record, Returned
 from saltext.jobs.core.master import once
 from saltext.jobs.core.master.publisher import Publisher
 

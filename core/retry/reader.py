@@ -13,8 +13,8 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.functions import NEVER_OWED
-from saltext.jobs.core.log.records import EVERY_JOB, JOB_CACHE, work_of
-from saltext.jobs.core.log.records import Published as Record
+from saltext.jobs.core.ledger.records import EVERY_JOB, JOB_CACHE, work_of
+from saltext.jobs.core.ledger.records import Published as Record
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
 from saltext.jobs.core.master.secrets import without_secrets

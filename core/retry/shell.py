@@ -21,7 +21,7 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.proof import POLL, Proof
 from saltext.jobs.core.engine.writer import Writer
 from saltext.jobs.core.errors import JobCacheError, NotYet, StateError
-from saltext.jobs.core.log.records import Record, Returned
+from saltext.jobs.core.ledger.records import Record, Returned
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures, of_bus, of_publisher
 from saltext.jobs.core.options.engines import RetrySettings

@@ -29,11 +29,10 @@ from typing import Any, NamedTuple, TypeVar
 import salt.payload
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.ledger import queue
+from saltext.jobs.core.ledger import queue, stored
 from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.ledger.tables import QUEUE, Tables

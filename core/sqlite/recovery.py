@@ -9,9 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from saltext.jobs.core.banks import LOADS
-from saltext.jobs.core.disk import stored
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.ledger import jobs
+from saltext.jobs.core.ledger import jobs, stored
 from saltext.jobs.core.ledger.tables import QUEUE, VALUES, Tables, marks_of
 
 _PART = 1000  # rows read and written at a time

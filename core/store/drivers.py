@@ -18,10 +18,10 @@ import salt.payload
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import LOADS, OF_JOBS, RETURNS
-from saltext.jobs.core.disk import stored
 from saltext.jobs.core.disk.files import write_atomic
-from saltext.jobs.core.disk.job_summary import JobTally, Named
 from saltext.jobs.core.ids import jid_time
+from saltext.jobs.core.ledger import stored
+from saltext.jobs.core.ledger.tally import JobTally, Named
 from saltext.jobs.core.store.calling import Calls, Outage, Undecodable
 
 ABSENT = object()  # what ``read_all`` returns if there is no value

@@ -40,7 +40,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.functions import function_of
-from saltext.jobs.core.log.records import JOB_CACHE, Published, publish_of, work_of
+from saltext.jobs.core.ledger.records import JOB_CACHE, Published, publish_of, work_of
 from saltext.jobs.core.store.calling import Outage, Undecodable
 from saltext.jobs.core.store.drivers import ABSENT
 from saltext.jobs.core.store.publication import Publication, digest, ids_in

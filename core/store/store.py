@@ -25,9 +25,9 @@ from saltext.jobs.core.disk.files import open_lock
 from saltext.jobs.core.disk.surroundings import is_full
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.ledger.log import Writer
+from saltext.jobs.core.ledger.records import Record
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.lines import Quiet
-from saltext.jobs.core.log.records import Record
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import JobCacheSettings
 from saltext.jobs.core.site import site_of

@@ -15,10 +15,9 @@ from typing import Any, TypeVar
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import LOADS, RETURNS
-from saltext.jobs.core.disk import stored
-from saltext.jobs.core.disk.job_summary import JobTally, Named
-from saltext.jobs.core.ledger import jobs, values
+from saltext.jobs.core.ledger import jobs, stored, values
 from saltext.jobs.core.ledger.tables import Tables
+from saltext.jobs.core.ledger.tally import JobTally, Named
 from saltext.jobs.core.sqlite import OPTIONS
 from saltext.jobs.core.sqlite.file import damage_in
 from saltext.jobs.core.sqlite.tables import SqliteTables

@@ -17,7 +17,7 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.ledger.log import Writer
-from saltext.jobs.core.log.records import publish_of
+from saltext.jobs.core.ledger.records import publish_of
 from saltext.jobs.core.retry.entry import Key, Kind
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of

@@ -15,7 +15,7 @@ import zoneinfo
 from saltext.jobs.core.delivery.known import Evidence, Step
 from saltext.jobs.core.engine.requests import asked_at
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed, SiteAway
-from saltext.jobs.core.log import records
+from saltext.jobs.core.ledger import records
 from saltext.jobs.core.master import events
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import ENDED, Limits, State

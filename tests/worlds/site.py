@@ -14,9 +14,8 @@ import time
 
 from saltext.jobs.core.disk.lease import Lead, Lease, this_process
 from saltext.jobs.core.errors import SiteAway
-from saltext.jobs.core.ledger import tables
+from saltext.jobs.core.ledger import records, tables
 from saltext.jobs.core.ledger.requests import ANSWER
-from saltext.jobs.core.log import records
 
 #: Seconds after which a machine has written to its disk what nobody has asked it to.
 SYNCED = 30.0

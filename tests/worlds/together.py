@@ -18,7 +18,7 @@ from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ledger.batches import Kind
-from saltext.jobs.core.log.records import Published
+from saltext.jobs.core.ledger.records import Published
 from saltext.jobs.core.master import events
 from saltext.jobs.core.retry.entry import ENDED, State
 from tests import many_worlds

@@ -24,11 +24,10 @@ from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed, SiteAway
 from saltext.jobs.core.functions import KILLS
-from saltext.jobs.core.ledger import queue
+from saltext.jobs.core.ledger import queue, records
 from saltext.jobs.core.ledger.log import News, Writer
 from saltext.jobs.core.ledger.log import Reader as Log
 from saltext.jobs.core.ledger.requests import Requests
-from saltext.jobs.core.log import records
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.access import Standing
 from saltext.jobs.core.master.job_cache import OURS

@@ -11,7 +11,7 @@ import pytest
 
 from saltext.jobs.core.ledger import log
 from saltext.jobs.core.ledger.log import Reader, Writer
-from saltext.jobs.core.log.records import Returned, publish_of
+from saltext.jobs.core.ledger.records import Returned, publish_of
 from saltext.jobs.core.site import site_of
 from tests.database import begin_another_log, database_of
 from tests.faults import full_disk

@@ -13,7 +13,7 @@ import salt.utils.jid
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
-from saltext.jobs.core.log.records import return_of
+from saltext.jobs.core.ledger.records import return_of
 from saltext.jobs.core.recorder.returner import settings_of
 from saltext.jobs.core.store.store import store_of
 from tests.database import database_of, replies_in

@@ -8,7 +8,7 @@ import pytest
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.errors import PublishFailed
-from saltext.jobs.core.log.records import return_of
+from saltext.jobs.core.ledger.records import return_of
 from saltext.jobs.core.master.passes import pass_for
 from saltext.jobs.core.master.questions import LONGEST, Questions
 from saltext.jobs.core.retry.entry import State

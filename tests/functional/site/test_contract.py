@@ -6,11 +6,10 @@ import time
 
 import pytest
 
-from saltext.jobs.core.ledger import meta
+from saltext.jobs.core.ledger import meta, records
 from saltext.jobs.core.ledger.batches import Batches, Change, Kind
 from saltext.jobs.core.ledger.log import Reader, Writer
 from saltext.jobs.core.ledger.requests import Requests
-from saltext.jobs.core.log import records
 from saltext.jobs.core.postgresql.lease import Superseded
 from tests.functional.site.conftest import end_lease
 from tests.waiting import wait_for

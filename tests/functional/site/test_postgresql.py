@@ -11,7 +11,7 @@ import pytest
 
 from saltext.jobs.core.ledger import meta
 from saltext.jobs.core.ledger.log import Writer
-from saltext.jobs.core.log.records import Returned
+from saltext.jobs.core.ledger.records import Returned
 from saltext.jobs.core.options.postgresql import read_cache_options
 from saltext.jobs.core.postgresql import lease as leases
 from saltext.jobs.core.postgresql.connections import Connections

@@ -12,10 +12,9 @@ import salt.payload
 from saltext.jobs.core.batch.store import BatchStore, change_of
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.ledger import batches, log
+from saltext.jobs.core.ledger import batches, log, records
 from saltext.jobs.core.ledger.log import Reader, Writer
 from saltext.jobs.core.ledger.requests import Requests
-from saltext.jobs.core.log import records
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of

@@ -9,7 +9,7 @@ import pytest
 import salt.loader
 
 from saltext.jobs.core.ledger.log import Reader
-from saltext.jobs.core.log.records import Published, Returned, work_of
+from saltext.jobs.core.ledger.records import Published, Returned, work_of
 from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
 from saltext.jobs.core.master.passes import pass_for
 from saltext.jobs.core.retry import facts as retry_facts

@@ -15,8 +15,8 @@ import pytest
 import salt.config
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.ledger.records import Published, Returned, read
 from saltext.jobs.core.ledger.tables import LOG, VALUES
-from saltext.jobs.core.log.records import Published, Returned, read
 from tests.functional.cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
 from tests.functional.store.test_contract import FORK, JID, LOAD, Returner, a_return
 from tests.waiting import SOON, stretched

@@ -9,7 +9,7 @@ import salt.payload
 from salt.utils.immutabletypes import freeze
 from salt.utils.odict import OrderedDict
 
-from saltext.jobs.core.log.records import work_of
+from saltext.jobs.core.ledger.records import work_of
 from saltext.jobs.core.store.publication import digest
 
 

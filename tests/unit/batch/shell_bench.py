@@ -18,7 +18,7 @@ from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.ledger.log import Reader, Writer
-from saltext.jobs.core.log.records import Returned, publish_of, return_of
+from saltext.jobs.core.ledger.records import Returned, publish_of, return_of
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import BatchSettings
 from saltext.jobs.core.site import site_of

@@ -7,7 +7,7 @@ import pytest
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.ledger.log import News
-from saltext.jobs.core.log.records import Returned
+from saltext.jobs.core.ledger.records import Returned
 from tests.virtual_loop import VirtualLoop
 
 

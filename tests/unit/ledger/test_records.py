@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.log.records import EVERY_JOB, ended_by, packed, publish_of, read, return_of
+from saltext.jobs.core.ledger.records import EVERY_JOB, ended_by, packed, publish_of, read, return_of
 
 JID = "20261123000000000000"
 

@@ -1,5 +1,5 @@
 """
-Values in the form that they have in a database or a file: as Salt's serializer writes them. Pure.
+Values in the form that they have in the database: as Salt's serializer writes them. Pure.
 
 In a database large values are compressed if that saves much, because SQLite writes everything twice, to -wal and to the
 file; but no lists, which are searched there.

@@ -7,7 +7,7 @@ import random
 import pytest
 import salt.payload
 
-from saltext.jobs.core.disk import stored
+from saltext.jobs.core.ledger import stored
 
 FLEET = [f"web{number:06}.example.com" for number in range(10_000)]
 
