@@ -19,6 +19,9 @@ from typing import NamedTuple
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.version import VERSION
 
+#: Seconds without a sign of life after which a process looks dead.
+SILENT = 35.0
+
 
 class Leader(NamedTuple):
     """The process of an engine."""
@@ -71,6 +74,11 @@ class Lead(NamedTuple):
     process: Leader | None  # None if that is not known
     silent: float | None  # seconds since it last said that it is alive; None if that is not known
     left: float | None = None  # seconds for which it still has its lease; None if it leads until it ends
+
+    @property
+    def hangs(self) -> float:
+        """For how many seconds it has shown no sign of life; 0 for up to ``SILENT``, or if that is not known."""
+        return self.silent if self.silent is not None and self.silent > SILENT else 0.0
 
 
 class Lease:

@@ -39,7 +39,9 @@ def examine(opts: Mapping[str, Any], engine: str, own: Iterable[Finding], **more
         found.append(fault("unreadable", f"not all that the engine works on can be read: {exc}"))
     if _CAUSES.intersection(finding.code for finding in found):
         found = [finding for finding in found if finding.code != "engine-down"]
-    return examined({**requests.leading(opts, engine), "engine": is_well(opts, engine), **more}, found, engine)
+    lead = site_of(opts).lead(engine)
+    is_well = lead is not None and not lead.hangs
+    return examined({**requests.leading(opts, engine), "engine": is_well, **more}, found, engine)
 
 
 def around(opts: Mapping[str, Any], engine: str) -> list[Finding]:
@@ -56,25 +58,20 @@ def around(opts: Mapping[str, Any], engine: str) -> list[Finding]:
     ]
 
 
-def is_well(opts: Mapping[str, Any], engine: str) -> bool:
-    """Tell whether an engine runs and answers."""
-    return requests.is_running(opts, engine) and not requests.silent_for(opts, engine)
-
-
 def about_engine(opts: Mapping[str, Any], engine: str) -> list[Finding]:
     """Return a finding if an engine does not run, hangs, or runs as another user or version."""
-    process, user = requests.process_of(opts, engine), str(opts.get("user") or "root")
-    if not requests.is_running(opts, engine):
+    site, user = site_of(opts), str(opts.get("user") or "root")
+    lead = site.lead(engine)
+    if lead is None:
         if not is_configured(opts, engine):
             told = f"no {engine} engine runs, and none is configured"
             return [advice("engine-unconfigured", told, "add it to `engines:` if it is wanted")]
         return [fault("engine-down", f"no {engine} engine runs", "look for it in the master's log")]
-    silent = requests.silent_for(opts, engine)
-    if silent:
-        told = f"the {engine} engine has not answered for {silent:.0f} s: it hangs or is stopped"
+    if lead.hangs:
+        told = f"the {engine} engine has not answered for {lead.hangs:.0f} s: it hangs or is stopped"
         return [fault("engine-hangs", told, "see the master's log")]
+    process = lead.process
     if process is not None and process.user != user:
-        site = site_of(opts)
         return [
             fault(
                 "engine-user",
@@ -83,7 +80,7 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[Finding]:
                 f"end that process, and make {user} the owner of {site.folder(engine) or site.place}",
             )
         ]
-    other = requests.other_version(opts, engine)
+    other = requests.other_version(engine, process)
     return [fault("engine-version", other)] if other else []
 
 

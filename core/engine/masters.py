@@ -19,8 +19,7 @@ import salt.version
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.compat import minion_keys
-from saltext.jobs.core.disk.lease import Lease
-from saltext.jobs.core.engine import requests
+from saltext.jobs.core.disk.lease import SILENT, Lease
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.ledger import meta
 from saltext.jobs.core.ledger.tables import Tables
@@ -33,8 +32,6 @@ log = lines.logger(__name__)
 
 #: The engines that one master leads for all.
 LED = (JOB_RECORDER, JOB_RETRY, BATCH_MANAGER)
-#: Longest silence in seconds of a master that counts as there.
-KNOWN = requests.SILENT
 #: Seconds of silence after which a master is forgotten.
 _FORGOTTEN = 86400.0
 #: The group (``meta.below``) in which each master has a value by its id.
@@ -56,7 +53,7 @@ class Master(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        return self.silent <= KNOWN
+        return self.silent <= SILENT
 
 
 def described(opts: Mapping[str, Any]) -> dict[str, str]:

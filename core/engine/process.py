@@ -19,12 +19,13 @@ from typing import Any, Protocol, TypeVar
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.boot import boot, since_boot
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.disk.lease import Lease
+from saltext.jobs.core.disk.lease import Lead, Lease
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.masters import Seat
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError, StateError
+from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.metrics import Figures, History, figures_of, text_of
 from saltext.jobs.core.options.engines import EngineSettings
@@ -32,8 +33,8 @@ from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
 
-#: Seconds between two looks at a lock that another process holds.
-_RETRY = 1.0
+#: Seconds between two signs of life, and between two looks at a lock that another process holds.
+_BEAT, _RETRY = 10.0, 1.0
 #: Seconds between two writes of the file with the figures.
 INTERVAL = 15.0
 
@@ -91,25 +92,24 @@ def run(opts: Mapping[str, Any], name: str, read: Callable[[], S], build: Callab
     raises SettingsError. ``build`` makes its App from these, the loop and the Lease that this process holds.
     """
     try:
-        settings = read()
-        _run(opts, name, lambda loop, lease: build(settings, loop, lease), settings.metrics_dir)
+        _run(opts, name, read(), build)
     except (SettingsError, StateError) as exc:
         log.critical("The %s engine does not start: %s", name, exc)
         wait_for_the_end()
 
 
-def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App], metrics_dir: str) -> None:
+def _run(opts: Mapping[str, Any], name: str, settings: S, build: Callable[[S, Any, Lease], App]) -> None:
     with contextlib.ExitStack() as stack:
-        report = Report(metrics_dir, name) if metrics_dir else None
+        report = Report(settings.metrics_dir, name) if settings.metrics_dir else None
         site = site_of(opts)
         seat = Seat(opts, name, site, site.lease(name, run_of_master()), lambda *event: requests.fire(opts, *event))
         compat.at_signal(seat.leave)
-        lease = _lead(opts, name, seat, report)
+        lease = _lead(site, name, seat, report)
         stack.callback(lease.release)
         site.open()
         loop = compat.new_loop()
         lease.on_lost = lambda: _end(name, loop)
-        app = build(loop, lease)
+        app = build(settings, loop, lease)
         stack.callback(app.close)
         loop.add_callback(app.start)
 
@@ -124,7 +124,7 @@ def _run(opts: Mapping[str, Any], name: str, build: Callable[[Any, Lease], App],
             write = report.write
             loop.add_callback(_every, loop, INTERVAL, lambda: loop.spawn_callback(worker.call, write, metrics()))
         loop.add_callback(_every, loop, History.INTERVAL, lambda: history.take(time.time(), metrics()))
-        loop.add_callback(_every, loop, requests.BEAT, seat.beat)
+        loop.add_callback(_every, loop, _BEAT, seat.beat)
         log.info("The %s engine runs", name)
         loop.start()
     # The loop ends only when the lead is lost. Salt restarts the engine, which then waits for its turn.
@@ -143,31 +143,29 @@ def _every(loop: Any, seconds: float, call: Callable[[], object]) -> None:
     call()
 
 
-def _lead(opts: Mapping[str, Any], name: str, seat: Seat, report: Report | None) -> Lease:
+def _lead(site: Tables, name: str, seat: Seat, report: Report | None) -> Lease:
     """Wait until no other process works as this engine, saying that this one stands by, and return the lead."""
     told, said_at = "", -math.inf
     while True:
         try:
             if seat.take():
                 return seat.lease
-            why = _why_it_waits(opts, name)
+            why = _why_it_waits(site.lead(name))
         except OSError as exc:
             why = f"it cannot take the lead: {exc}"
         if why != told:
             log.warning("The %s engine waits for its turn: %s", name, why)
             told = why
-        if time.monotonic() - said_at >= requests.BEAT:
+        if time.monotonic() - said_at >= _BEAT:
             said_at = time.monotonic() if seat.say() else said_at
             if report is not None:
                 report.write(seat.metrics())
         time.sleep(_RETRY)
 
 
-def _why_it_waits(opts: Mapping[str, Any], name: str) -> str:
-    leader = requests.process_of(opts, name)
-    why = f"process {leader} has the lead" if leader is not None else "another process has the lead"
-    hangs = requests.silent_for(opts, name) > 0
-    return f"{why} and shows no sign of life: see whether it hangs; if so, end it" if hangs else why
+def _why_it_waits(lead: Lead | None) -> str:
+    why = f"process {lead.process} has the lead" if lead and lead.process else "another process has the lead"
+    return f"{why} and shows no sign of life: see whether it hangs; if so, end it" if lead and lead.hangs else why
 
 
 # -- the figures ----------------------------------------------------------------------------------------------------------

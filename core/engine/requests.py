@@ -28,8 +28,6 @@ from saltext.jobs.core.version import VERSION
 
 log = lines.logger(__name__)
 
-#: Seconds between two signs of life of an engine, and seconds without one after which it looks dead.
-BEAT, SILENT = 10.0, 35.0
 #: Seconds to wait for an engine: of a master alone, and of several, since another one takes over within that time.
 _PATIENCE, _TAKEOVER = 10.0, 45.0
 #: Seconds between two looks for an answer: the shortest, and the longest.
@@ -42,14 +40,13 @@ def is_running(opts: Mapping[str, Any], engine: str) -> bool:
 
 
 def silent_for(opts: Mapping[str, Any], engine: str) -> float:
-    """Return for how many seconds a running engine has shown no sign of life; 0 for up to ``SILENT``, or if not known."""
+    """Return for how many seconds a running engine has shown no sign of life (``Lead.hangs``)."""
     lead = site_of(opts).lead(engine)
-    return lead.silent if lead is not None and lead.silent is not None and lead.silent > SILENT else 0.0
+    return 0.0 if lead is None else lead.hangs
 
 
-def other_version(opts: Mapping[str, Any], engine: str) -> str:
-    """Say that a running engine is known to have another version than this process, and what to do; empty if not."""
-    process = process_of(opts, engine)
+def other_version(engine: str, process: Leader | None) -> str:
+    """Say that the process of an engine is known to have another version than this one, and what to do; empty if not."""
     if process is None or process.version in (VERSION, ""):
         return ""
     return f"the {engine} engine runs {process.version} of saltext-jobs, and this is {VERSION}: restart the master"
@@ -100,7 +97,7 @@ def ask(
     :raises EngineAbsent: when the engine is of another version, unless ``keep`` is set; and when no answer comes in time,
         with what becomes of the request.
     """
-    other = other_version(opts, engine)
+    other = other_version(engine, process_of(opts, engine))
     # Every version can read a kept request (a stop, a pause, a change of the queue), which must not wait for a restart.
     if other and not keep:
         raise EngineAbsent(f"{other[0].upper()}{other[1:]}")
@@ -202,10 +199,10 @@ def _give_up(opts: Mapping[str, Any], engine: str, asked: Requests, request_id: 
 
 def _absence(opts: Mapping[str, Any], engine: str) -> str:
     """Return why an engine has not answered, and where to look for the cause."""
-    if not is_running(opts, engine):
+    lead = site_of(opts).lead(engine)
+    if lead is None:
         return "is not running (is it under `engines:` in the master's configuration?)"
-    silent, process = silent_for(opts, engine), process_of(opts, engine)
-    if not silent:
+    if not lead.hangs:
         return "did not answer in time: it is busy, or it failed: look in the master's log"
-    which = f" (process {process})" if process else ""
-    return f"has not answered for {silent:.0f} s{which}: it hangs or is stopped; look in the master's log"
+    which = f" (process {lead.process})" if lead.process else ""
+    return f"has not answered for {lead.hangs:.0f} s{which}: it hangs or is stopped; look in the master's log"

@@ -7,6 +7,7 @@ import time
 import pytest
 import salt.payload
 
+from saltext.jobs.core.disk.lease import SILENT
 from saltext.jobs.core.engine import masters
 from saltext.jobs.core.engine.findings import about_masters
 from saltext.jobs.core.engine.masters import Seat
@@ -86,7 +87,7 @@ class TestWhoIsThere:
         seat(0).take()
         found = masters.masters_of(sites[1], ENGINE)[0]
         assert found.is_known
-        assert not found._replace(silent=masters.KNOWN + 1).is_known
+        assert not found._replace(silent=SILENT + 1).is_known
 
     def test_a_clock_that_is_wrong_is_reported(self, sites, seat):
         wall = Wall()
