@@ -42,8 +42,11 @@ class Writer(Generic[K, C]):
         self._loop, self._worker, self._what, self._changes_of, self._store = loop, worker, what, changes_of, write
         self._changed, self._answers = dict[K, None](), dict[str, bytes]()
         self._calls = list[Callable[[], object]]()  # that wait for a write
-        self._is_due = self._is_busy = self._is_over = self._stands_still = False
-        self._timer: Any = None
+        self._timer: Any = None  # ends the gathering of changes for which nothing waits
+        self._is_busy = False  # ``_work`` runs
+        self._is_due = False  # it is to write what has come since it last began
+        self._is_failing = False  # it could not write, and tries again
+        self._is_over = False
 
     def put(self, changed: Iterable[K]) -> None:
         """Write these soon."""
@@ -63,7 +66,7 @@ class Writer(Generic[K, C]):
 
     @property
     def is_awaited(self) -> bool:
-        return bool(self._calls) or self._stands_still
+        return bool(self._calls) or self._is_failing
 
     @property
     def idle(self) -> bool:
@@ -104,7 +107,7 @@ class Writer(Generic[K, C]):
             try:
                 await self._worker.call(self._store, changes, is_urgent, answers)
             except Exception as exc:
-                if not self._stands_still:
+                if not self._is_failing:
                     told = None if isinstance(exc, OSError) else exc
                     log.critical(
                         "The changes of %s cannot be written, and wait until they can be: %s",
@@ -112,11 +115,11 @@ class Writer(Generic[K, C]):
                         exc,
                         exc_info=told,
                     )
-                self._stands_still = True
+                self._is_failing = True
                 await compat.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
-                if self._stands_still:
+                if self._is_failing:
                     log.info("The changes of %s are written again", self._what)
-                self._stands_still = False
+                self._is_failing = False
                 return

@@ -92,7 +92,7 @@ class Consumer:
     def stats(self, now: float) -> dict[str, Any]:
         """Return the row of ``job_recorder.stats`` about this recipient. ``now``: Unix time."""
         at_hand, counts = list(self._pipeline.waiting.values()), self._counts
-        waiting = sum(item.place > 0 for item in at_hand) + counts.fresh + counts.parked
+        waiting = sum(item.place is not None for item in at_hand) + counts.fresh + counts.parked
         return {
             "delivered": self.delivered,
             "queued": max(len(at_hand), waiting) + self._later,
@@ -137,13 +137,13 @@ class Consumer:
         that are at hand and no longer due are dropped: others may have removed them.
         """
         waiting = self._pipeline.waiting
-        at_hand = {item.key for item in waiting.values() if not item.place}
+        at_hand = {item.key for item in waiting.values() if item.place is None}
         rows = self.outbox.ready(self._clock.now(), min(_ROWS, self._pipeline.room) + len(at_hand))
         for key in at_hand - {row.key for row in rows}:
             del waiting[key]
         for row in rows:
             if row.key in waiting:
-                waiting[row.key].place = 0
+                waiting[row.key].place = None
             elif not row.tries or self._pipeline.room_for_refused:
                 self._pipeline.take(Item(row.key, row.tries, True, row.at, body=row.body))
                 self.recount()
@@ -180,7 +180,7 @@ class Consumer:
             log.info("%s takes records again", self.name)
 
     def _done(self, key: Key) -> None:
-        if not self._pipeline.waiting.pop(key).place:
+        if self._pipeline.waiting.pop(key).place is None:
             self._changes[key] = None
 
     def _refused(self, item: Item) -> None:
@@ -191,7 +191,7 @@ class Consumer:
                 "refused", "%s refused a record %d times; it is set aside: %s", self.name, item.tries, why
             )
         self._changes[item.key] = Row(item.key, item.at, item.tries, due, why, item.body)
-        is_new = due is not None and item.place > 0
+        is_new = due is not None and item.place is not None
         self._counts = self._counts._replace(parked=self._counts.parked + is_new)
 
     def _keep(self) -> None:

@@ -42,7 +42,7 @@ class Item:
     tries: int = 0  # how often it was refused
     in_doubt: bool = False  # the returner may have it already: if it can be asked, ask it before the next try
     at: float = 0.0  # since when it is there
-    place: int = 0  # where it stands in the log; 0 if the outbox has it
+    place: int | None = None  # where it stands in the log; None for a row of the outbox
     body: bytes | None = None  # its content, if that is nowhere else
     has_failed: bool = False  # a try has failed, and the record was not to blame
     why: str = ""  # why it was refused

@@ -24,7 +24,8 @@ from saltext.jobs.core.recorder.recipients import LOAD, RETURN, SETTLED, ToRetur
 
 log = lines.logger(__name__)
 
-#: Of the first records after a start, how many may have been delivered before; and more records than a log has.
+#: Of the first records after a start, how many may have been delivered before: more than a consumer reads ahead. And more
+#: records than a log has.
 _DOUBTFUL, _MANY = 2000, 10**9
 #: Seconds: when the log lacks records, jobs that were published earlier are not looked at.
 _LOOK_BACK = 3600.0
@@ -68,7 +69,7 @@ class Reading:
         if self._gap or self._log is None or self._log.position is None:
             return None
         # after a change of the log, places of the former one are among them
-        places = [item.place - 1 for item in waiting if item.place]
+        places = [item.place - 1 for item in waiting if item.place is not None]
         return self._log.position._replace(offset=min([self._log.position.offset, *places]))
 
     def later(self, most: int) -> int:

@@ -49,8 +49,7 @@ ALL = Wanted()
 class Driver(Calls):
     """A driver that Salt loads."""
 
-    lists_banks = False  # ``banks`` lists the jobs that have returns
-    stores_new_safely = False  # ``store_new`` needs no lock
+    is_plain = True  # ``store_new`` needs a lock, and ``banks`` may not list the jobs that have returns
     removes_safely = False  # jobs are removed in transactions of the driver; else each is removed under its lock
     folder = ""  # the directory in which jobs are stored; empty if a server stores them
 
@@ -75,7 +74,7 @@ class Driver(Calls):
         self._call("flush", bank, key)
 
     def store_new(self, bank: str, key: str, value: Any) -> bool:
-        """Store a value if there is none, and tell whether it was stored. See ``stores_new_safely``."""
+        """Store a value if there is none, and tell whether it was stored. See ``is_plain``."""
         if self.contains(bank, key):
             return False
         self.store(bank, key, value)
@@ -169,7 +168,7 @@ class Local(Driver):
     files are the same. Unchecked ids must never come here: they become paths.
     """
 
-    lists_banks = stores_new_safely = True
+    is_plain = False
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
         super().__init__(opts)

@@ -113,41 +113,40 @@ class Kept:
             store.store(MINIONS, key, merged)
 
 
-def publish(
-    store: Store,
-    key: str,
-    load: Mapping[str, Any],
-    named: Collection[str],
-    limited: bool,
-) -> None:
+def publish(store: Store, key: str, load: Mapping[str, Any], named: Collection[str], limited: bool) -> None:
     """
-    Store the load and the minions of a publish of this master. The first load of a job stays; a later publish adds its
-    minions (``named``). Those of another job under the same jid are marked as ``added``: the first job was not for them.
-    ``limited``: the load's user may not publish everything.
+    Store what this master publishes: ``load``, for the minions ``named``. ``limited``: its user may not publish everything.
+
+    * The first publish of a job stores its load. So does a later one if that is gone, or is not the published one.
+    * A later publish of the same job, such as a replay, adds its minions.
+    * One of another job under the same jid does so too, but marks them as ``added``: the first job was not for them.
     """
     with store.lock(key):
-        job = Kept(store, key)
-        known, before, is_same = job.publication, job.minions, True
-        writes: list[tuple[str, str, Any]] = []
-        if job.is_published and job.is_believed:
-            by, of = (known.by, known.load) if known else (store.master, digest(job.load))
-            # Salt's own batches publish their first part in the name of their user, and all others in that of the master's.
-            names = ("fun", "arg", "user") if limited else ("fun", "arg")
-            is_same = len({digest({name: each.get(name) for name in names}) for each in (load, job.load)}) == 1
-        else:  # also if the load was removed, by a cluster or a sweep, or is not the published one
-            by, of = store.master, digest(load)
-            writes.append((LOADS, key, load))
-        # Written even if nothing is added: after a replay the job is kept for the full time again.
-        writes.append((MINIONS, key, sorted(before.union(named)) if before else named))
+        job, now = Kept(store, key), time.time()
+        before, is_first = job.minions, not (job.is_published and job.is_believed)
+        # Minions that are listed without a record were named by no publish.
+        known = job.publication or Publication(now, frozenset(before), 0.0)
+        if is_first or not known.load:
+            known = dataclasses.replace(known, by=store.master, load=digest(load if is_first else job.load))
+        if is_first or _is_same(load, job.load, limited):
+            added = known.added.difference(named)
+        else:
+            added = known.added.union(set(named) - before)
+        minions = sorted(before.union(named)) if before else named
         # Later than the last one even if the clock was set back: only this shows that there was another publish.
-        added, now = known.added if known else before, max(time.time(), known.last + _LATER if known else 0.0)
-        if added or not is_same:
-            added = added.difference(named) if is_same else added.union(set(named) - before)
-        current = Publication(known.at if known else now, frozenset(added), now, by, of)
-        seal = _seal(store, key, current, (name for name in (*before, *named) if name not in added))
-        current = dataclasses.replace(current, seal=seal)
-        writes.append((PUBLISHED, key, current.as_record()))
-        store.driver.store_all(writes)
+        current = dataclasses.replace(known, added=added, last=max(now, known.last + _LATER))
+        seal = _seal(store, key, current, (name for name in minions if name not in added))
+        record = dataclasses.replace(current, seal=seal).as_record()
+        # The minions are written even if none is added: after a replay the job is kept for the full time again.
+        writes = [(MINIONS, key, minions), (PUBLISHED, key, record)]
+        store.driver.store_all([(LOADS, key, load), *writes] if is_first else writes)
+
+
+def _is_same(load: Mapping[str, Any], first: Mapping[str, Any], limited: bool) -> bool:
+    """Tell whether a load is of the same job as the first one."""
+    # Salt's own batches publish their first part in the name of their user, and all others in that of the master's.
+    names = ("fun", "arg", "user") if limited else ("fun", "arg")
+    return len({digest({name: each.get(name) for name in names}) for each in (load, first)}) == 1
 
 
 def _seal(store: Store, key: str, of: Publication, minions: Iterable[str]) -> str:
@@ -302,8 +301,9 @@ def add_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -> 
     """
     bank = f"{RETURNS}/{jid}"
     record = {name: load[name] for name in RECORD if name in load}
-    with contextlib.nullcontext() if store.driver.stores_new_safely else store.lock(jid, minion):
-        if not (store.driver.lists_banks or store.contains(LOADS, jid) or store.contains(MINIONS, jid)):
+    is_plain = store.driver.is_plain
+    with store.lock(jid, minion) if is_plain else contextlib.nullcontext():
+        if is_plain and not (store.contains(LOADS, jid) or store.contains(MINIONS, jid)):
             # A trace for the sweep: without it, returns of a job without a load would stay for ever.
             store.store(MINIONS, jid, [store.decode(minion)])
         if store.driver.store_new(bank, minion, record):

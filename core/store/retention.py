@@ -34,7 +34,7 @@ def sweep(store: Store, keep: float, now: float) -> None:
     """
     # A jid between these shows by its own time that the job is young. Usually there are no others.
     low, high = jid_at(max(0.0, now - keep)), jid_at(now + CLOCK_SKEW)
-    for bank in (*OF_JOBS, RETURNS) if store.driver.lists_banks else OF_JOBS:
+    for bank in OF_JOBS if store.driver.is_plain else (*OF_JOBS, RETURNS):
         jids = store.driver.outside(bank, low, high)
         if bank != LOADS and jids:  # jobs with a load were handled first
             with_load = {jid for jid, _ in store.driver.fetch_each(LOADS, jids)}

@@ -35,7 +35,7 @@ MOST_MARKS = 100
 class Tabled(Driver):
     """A driver over the tables of a database."""
 
-    lists_banks = stores_new_safely = removes_safely = True
+    is_plain, removes_safely = False, True
 
     @property
     def tables(self) -> Tables:
