@@ -191,15 +191,14 @@ class Seat:
         else:
             self.say()
 
-    def say(self) -> bool:
-        """Say that the engine is there, and tell whether that was possible."""
+    def say(self) -> None:
+        """Say that the engine is there, if that is possible."""
         try:
             say(self._opts, self._tables, self._engine, self.lease.refused, self._wall)
             self._is_up = True
         except OSError as exc:
             self._is_up = False
             log.debug("The %s engine cannot say that it is there: %s", self._engine, exc)
-        return self._is_up
 
     def metrics(self) -> Figures:
         """Return the figures of the lead, which the engine of each master has."""

@@ -157,7 +157,8 @@ def _lead(site: Tables, name: str, seat: Seat, report: Report | None) -> Lease:
             log.warning("The %s engine waits for its turn: %s", name, why)
             told = why
         if time.monotonic() - said_at >= _BEAT:
-            said_at = time.monotonic() if seat.say() else said_at
+            said_at = time.monotonic()
+            seat.say()
             if report is not None:
                 report.write(seat.metrics())
         time.sleep(_RETRY)

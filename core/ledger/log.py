@@ -56,17 +56,6 @@ class Position(NamedTuple):
     gaps: int  # ``Tables.gaps`` by then
     boot: str
 
-    @classmethod
-    def from_record(cls, record: Any) -> Position:
-        """Return the position that a record describes. :raises ValueError: if it describes none."""
-        try:
-            position = cls(**{name: record[name] for name in cls._fields})
-        except (KeyError, TypeError) as exc:
-            raise ValueError(f"it is no place in a log: {exc!r}") from exc
-        if not all(type(number) is int and number >= 0 for number in position[1:3]):
-            raise ValueError(f"it is no place in a log: {position}")
-        return position
-
 
 class News(NamedTuple):
     """What was read."""

@@ -65,7 +65,7 @@ class Outbox:
     def cursor(self) -> Position | None:
         """Return how far the reader is; None if it is a new one."""
         found = meta.get(self.tables, self._reader, _CURSOR)
-        return Position.from_record(msgpack.unpackb(found)) if found else None
+        return Position(**msgpack.unpackb(found)) if found else None
 
     def keep(self, changes: Mapping[Key, Row | None], cursor: Position | None = None) -> None:
         """Store rows, remove those that are None, and note how far the reader is: all of it or nothing."""

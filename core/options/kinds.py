@@ -209,16 +209,8 @@ def _globs(value: Any) -> tuple[str, ...]:
     return tuple(_only(value, isinstance(value, (list, tuple)) and all(isinstance(one, str) and one for one in value)))
 
 
-def globs(over: str, example: str) -> Kind[tuple[str, ...]]:
-    """Accept a list of globs, or one."""
-    return Kind(_globs, f"a list of globs over {over}, such as {example}")
-
-
-#: Accepts globs over functions.
-GLOBS = globs("function names", "['state.*', 'pkg.install']")
-
-
-#: Accepts a list of minion ids.
+#: Accepts a list of globs over functions, or one; and a list of minion ids, or one.
+GLOBS = Kind(_globs, "a list of globs over function names, such as ['state.*', 'pkg.install']")
 IDS = Kind(lambda value: _only(_globs(value), all(map(is_plain, _globs(value)))), "a list of minion ids")
 
 

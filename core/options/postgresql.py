@@ -15,20 +15,17 @@ NAME = "pgjsonb_bulk"
 _OF_SALT = "pgjsonb"
 #: The section of ``cache: postgresql``.
 CACHE = "postgresql"
-_LIMITS = seconds(1, 3600)
 
 
 _OR_NONE = Kind(lambda value: "" if value in (None, "None") else WORD.read(value), "a text, or None")
 
 
-def _number(value: Any) -> Any:
-    """Return the number that a text is: Salt's own returner takes numbers as texts."""
-    is_number = isinstance(value, str) and value.isascii() and value.isdecimal()
-    return int(value) if is_number else value
+def _port(value: Any) -> int:
+    is_number = isinstance(value, str) and value.isascii() and value.isdecimal()  # as Salt's own returner takes it
+    return whole(1, 65535).read(int(value) if is_number else value)
 
 
-_PORT = Kind(lambda value: whole(1, 65535).read(_number(value)), "a port number")
-_SECONDS = Kind(lambda value: _LIMITS.read(_number(value)), _LIMITS.accepts)
+_PORT, _SECONDS = Kind(_port, "a port number"), seconds(1, 3600)
 
 
 def _of_libpq() -> Any:

@@ -63,7 +63,7 @@ class Cursor(NamedTuple):
     @classmethod
     def from_record(cls, record: Any) -> Cursor:
         """Return the cursor of a stored record. :raises ValueError, KeyError, TypeError: when it describes none."""
-        position = record["position"] and Position.from_record(record["position"])
+        position = record["position"] and Position(**record["position"])
         return cls(float(record["at"]), position, float(record["search"]))
 
 

@@ -64,8 +64,7 @@ class Calls:
     patience = OUTAGE_SECONDS  # seconds for which a server may be away before a call fails
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
-        # A copy, since Salt's loader would write the options of the next loader into the same dictionary.
-        self._opts = {**_WAITS, **opts}
+        self._opts = opts
         self.name: str = opts.get("cache") or "localfs"
         self._given_up = -math.inf  # when a call last gave up waiting for the server
         self._opened: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
@@ -117,7 +116,8 @@ class Calls:
             return self._opened
 
     def _load(self) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-        modules = salt.loader.cache(self._opts, loaded_base_name=self._base)
+        # A copy, since Salt's loader would write the options of the next loader into the same dictionary.
+        modules = salt.loader.cache({**_WAITS, **self._opts}, loaded_base_name=self._base)
         names = ("store", "fetch", "contains", "updated", "flush", "list")
         try:
             calls = {name: modules[f"{self.name}.{name}"].func for name in names}

@@ -18,7 +18,6 @@ from saltext.jobs.core.banks import LOADS, RETURNS
 from saltext.jobs.core.ledger import jobs, stored, values
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.ledger.tally import JobTally, Named
-from saltext.jobs.core.sqlite import OPTIONS
 from saltext.jobs.core.sqlite.file import damage_in
 from saltext.jobs.core.sqlite.tables import SqliteTables
 from saltext.jobs.core.store.calling import Undecodable
@@ -144,8 +143,7 @@ class Sqlite(Tabled):
     """The file of the driver sqlite."""
 
     def __init__(self, opts: Mapping[str, Any]) -> None:
-        # To copy all options would touch much memory that a forked process shares.
-        super().__init__({name: opts[name] for name in OPTIONS if name in opts})
+        super().__init__(opts)
         self.folder = os.path.dirname(str(opts.get("sqlite_cache_path") or "")) or str(opts["cachedir"])
 
     @functools.cached_property
