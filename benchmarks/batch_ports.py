@@ -10,7 +10,6 @@ import time
 from saltext.jobs.core.batch.live import Ports
 from saltext.jobs.core.batch.minion_data import may_have_started
 from saltext.jobs.core.batch.permission import Permission
-from saltext.jobs.core.batch.plan import sizes_of
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
@@ -42,7 +41,6 @@ def spec_of(jid, minions, size, **more) -> Spec:
         tgt_type="glob",
         minions=tuple(minions),
         batch=str(size),
-        sizes=sizes_of(size, len(minions)),
         **more,
     )
 

@@ -51,7 +51,7 @@ def show(opts: Mapping[str, Any], spec: Spec, created: float) -> None:
         **{name: getattr(spec, name) for name in same},
         **{name: [] for name in ("arg", "all_minions", "pending", "wait")},
         **{name: {} for name in ("kwargs", "active", "done", "failed")},
-        "batch_size": spec.sizes[-1],
+        "batch_size": spec.stages[-1].size,
         "failhard": False,
         "driver": DRIVER,
         "created": created,

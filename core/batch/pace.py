@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from saltext.jobs.core.batch.plan import APPROVE, Stage, stages_of
+from saltext.jobs.core.batch.plan import APPROVE
 from saltext.jobs.core.batch.spec import Part, Spec
 
 #: Seconds before a failed publish is first tried again. Each further try waits twice as long, up to the longest wait.
@@ -50,21 +50,19 @@ class Pace(Part):
     wanted: int = 0  # how many minions it would send to now
     limit: int | None = None  # over all batches, if that keeps it from sending to more; else None
     allotted: int | None = None  # how many minions ``live.py`` lets it send to in this step; None for any number
-    stages: tuple[Stage, ...] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        self.stages = stages_of(self.spec.sizes, len(self.spec.groups) or 1)
         self.quota = self._quota()
 
     @property
     def size(self) -> int:
         """The most minions that may be in flight at this stage."""
-        return self.stages[self.stage].size
+        return self.spec.stages[self.stage].size
 
     @property
     def group(self) -> int:
         """The place of the group whose turn it is."""
-        return self.stages[self.stage].group
+        return self.spec.stages[self.stage].group
 
     def capacity(self, flying: int, available: int) -> int:
         """Return how many of ``available`` pending minions may be sent to while ``flying`` are in flight."""
@@ -95,7 +93,7 @@ class Pace(Part):
         if available:
             self.stage += 1
         else:
-            self.stage = next(place for place, stage in enumerate(self.stages) if stage.group > self.group)
+            self.stage = next(place for place, stage in enumerate(self.spec.stages) if stage.group > self.group)
         self.quota = self._quota()
 
     def sends(self, count: int) -> None:
@@ -127,7 +125,7 @@ class Pace(Part):
         self.cooling = [min(until, now + self.spec.batch_wait) for until in self.cooling]
 
     def _quota(self) -> int | None:
-        return self.size if self.stages[self.stage].wave else None
+        return self.size if self.spec.stages[self.stage].wave else None
 
     # -- freed slots --------------------------------------------------------------------------------------------------
 

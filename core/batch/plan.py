@@ -129,40 +129,20 @@ def sizes_of(batch: Any, total: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def failures_allowed(max_failures: Any, total: int) -> float | None:
+def budgets_of(max_failures: Any, counts: Sequence[int]) -> tuple[float, ...]:
     """
-    Return how many failures a batch tolerates, or None for any number. ``max_failures``: None, a count, or a percentage of
-    ``total`` minions. :raises ValueError: naming what is malformed.
+    Return how many failures are tolerated: a percentage is of each group, by their ``counts`` of minions; a count, as one
+    number, of all; empty for None, which is any number. :raises ValueError: naming what is malformed.
     """
     if max_failures is None:
-        return None
+        return ()
     text = str(max_failures).strip()
     percent = _PERCENT.fullmatch(text)
     if percent and float(percent[1]) <= 100:
-        return total * float(percent[1]) / 100
+        return tuple(count * float(percent[1]) / 100 for count in counts)
     if _COUNT.fullmatch(text) and not isinstance(max_failures, bool):
-        return float(text)
+        return (float(text),)
     raise ValueError(f"max_failures is {max_failures!r}; accepted is a count ('3') or a percentage ('10%')")
-
-
-def layout(groups: Sequence[Group], by: str, batch: Any, max_failures: Any) -> dict[str, Any]:
-    """
-    Return the fields of a Spec that depend on groups: the minions in order, the sizes of each group, and their budgets. A
-    percentage is of the minions of each group; ``max_failures`` as a count is of all. :raises ValueError:
-
-    :param by: empty for a batch without groups; ``groups`` is then one of all minions.
-    """
-    counts = [len(group.minions) for group in groups]
-    budget: dict[str, Any] = {"failures_allowed": failures_allowed(max_failures, sum(counts))}
-    if by and str(max_failures).strip().endswith("%"):
-        budget = {"group_failures_allowed": tuple(failures_allowed(max_failures, count) for count in counts)}
-    return {
-        "by": by,
-        "groups": tuple((group.name, len(group.minions)) for group in groups if by),
-        "minions": tuple(minion for group in groups for minion in group.minions),
-        "sizes": tuple(size for count in counts for size in sizes_of(batch, count)),
-        **budget,
-    }
 
 
 # -- stages -----------------------------------------------------------------------------------------------------------
@@ -176,22 +156,20 @@ class Stage(NamedTuple):
     wave: bool  # it sends to ``size`` minions in all; the last stage of a group sends to all that are left
 
 
-def stages_of(sizes: Sequence[int], groups: int) -> tuple[Stage, ...]:
-    """Return the stages of a batch: each group goes through its sizes before the next. ``sizes``: of group after group."""
-    each = len(sizes) // groups
-    return tuple(Stage(place // each, size, wave=(place + 1) % each > 0) for place, size in enumerate(sizes))
+def stages_of(batch: Any, counts: Sequence[int]) -> tuple[Stage, ...]:
+    """Return the stages of a batch of groups with these counts of minions: each goes through its sizes before the next."""
+    stages = []
+    for group, count in enumerate(counts):
+        *waves, last = sizes_of(batch, count)
+        stages += [*(Stage(group, size, wave=True) for size in waves), Stage(group, last, wave=False)]
+    return tuple(stages)
 
 
-def gates_of(sizes: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """
-    Return, for each check between stages, how many minions of the batch come before it. ``sizes`` are as for ``stages_of``,
-    ``counts`` the number of minions in each group; without groups, one number for all.
-    """
+def gates_of(batch: Any, counts: Sequence[int]) -> list[int]:
+    """Return, for each check between stages, how many minions of the batch come before it. ``counts``: as ``stages_of``."""
     gates, before = [], 0
-    for place, count in enumerate(counts):
-        stages = [stage for stage in stages_of(sizes, len(counts)) if stage.group == place]
-        waves = itertools.accumulate(stage.size for stage in stages if stage.wave)
-        gates += [before + sent for sent in waves if sent < count]
+    for count in counts:
+        gates += [before + sent for sent in itertools.accumulate(sizes_of(batch, count)[:-1]) if sent < count]
         before += count
         gates.append(before)
     return gates[:-1]

@@ -7,8 +7,11 @@ A spec must never be changed once the batch is created, since its state is rebui
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
+
+from saltext.jobs.core.batch.plan import Stage, budgets_of, stages_of
 
 PRESENCE = ("ping", "none")
 OFFLINE = ("skip", "fail", "queue")
@@ -34,14 +37,12 @@ class Spec:
     # All that the target matched, absent ones included, in the order in which they are sent to.
     minions: tuple[str, ...]
     batch: str
-    sizes: tuple[int, ...]  # a limit for each stage; with groups: those of the first group, then those of the second, …
     user: str = ""
     ret: str = ""
     # What is published with each sub-batch (metadata, …).
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     batch_wait: float = 0.0
-    failures_allowed: float | None = None
-    max_failures: Any = None  # as it was typed; so are ``window`` and ``timezone``
+    max_failures: Any = None  # as it was typed; so are ``batch``, ``window`` and ``timezone``
     timeout: float = 60.0
     gather_job_timeout: float = 10.0
     presence: str = "ping"
@@ -62,12 +63,30 @@ class Spec:
     check_timeout: float = 300.0
     by: str = ""
     groups: tuple[tuple[str, int], ...] = ()  # the name of each group and its count of minions, in order
-    group_failures_allowed: tuple[float, ...] = ()  # the budget of each group, if ``max_failures`` is a percentage
     # The limits of a runner function that the batch calls (``master.caller.Caller.limits``); empty for none.
     on_behalf: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     # The user that Salt authenticated (``users.Identity``); empty if none was kept.
     owner: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     approve_by: tuple[str, ...] = ()  # users and, after a ``%``, groups that may approve; empty: who may run the job
+
+    @functools.cached_property
+    def counts(self) -> tuple[int, ...]:
+        """How many minions are in each group; as one number in a batch without groups."""
+        return tuple(count for _, count in self.groups) or (len(self.minions),)
+
+    @functools.cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        return stages_of(self.batch, self.counts)
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many minions at a time, for each stage; with groups for those of the first."""
+        return [stage.size for stage in self.stages if not stage.group]
+
+    @functools.cached_property
+    def budgets(self) -> tuple[float, ...]:
+        """How many failures are tolerated, as ``budgets_of`` tells."""
+        return budgets_of(self.max_failures, self.counts)
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dict of plain values, from which ``from_dict`` makes an equal Spec."""
@@ -76,9 +95,9 @@ class Spec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Spec:
-        """Return the Spec of which ``as_dict`` made this dict. :raises TypeError: if it is not such a dict."""
-        values = dict(data)
-        for name in ("arg", "minions", "sizes", "approve_by", "group_failures_allowed"):
+        """Return the Spec of which ``as_dict`` made this dict. :raises KeyError, TypeError: if it is not such a dict."""
+        values = {field.name: data[field.name] for field in dataclasses.fields(cls)}
+        for name in ("arg", "minions", "approve_by"):
             values[name] = tuple(values[name])
         values["unsure"] = frozenset(values["unsure"])
         values["groups"] = tuple((name, count) for name, count in values["groups"])

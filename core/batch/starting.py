@@ -23,9 +23,10 @@ from saltext.jobs.core.batch.plan import (
     WITHOUT,
     Check,
     Group,
-    layout,
+    budgets_of,
     parse_by,
     parse_check,
+    sizes_of,
 )
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
 from saltext.jobs.core.batch.summary import BAD, options_of
@@ -119,14 +120,11 @@ def new_batch(
             f"The master has no grains and pillar of the {len(unsure)} minions that the target {tgt!r} may match; "
             "salt '*' saltutil.refresh_pillar brings them"
         )
-    fields = _layout_of(opts, options, matched)
-    if check and parent is None and len(fields["sizes"]) == 1:
-        found = ", and its minions are one group" if fields["groups"] else ""
-        raise Refused(
-            f"this batch has one stage{found}, and a check needs several; give it a ramp, such as batch=1,100%, or several "
-            "groups with by="
-        )
-    return Spec(
+    batch, max_failures = options.get("batch", BATCH), options.get("max_failures")
+    kinds.accepted(sizes_of, batch, len(matched))
+    kinds.accepted(budgets_of, max_failures, ())
+    by, groups = _groups_of(opts, options.get("by"), matched)
+    spec = Spec(
         parent=parent,
         jid=str(salt.utils.jid.gen_jid(opts)),
         fun=fun,
@@ -134,18 +132,27 @@ def new_batch(
         kwargs=kwargs,
         tgt=tgt,
         tgt_type=tgt_type,
-        batch=str(options.get("batch", BATCH)),
+        batch=str(batch),
+        minions=tuple(minion for group in groups for minion in group.minions) if groups else matched,
+        groups=tuple((group.name, len(group.minions)) for group in groups),
+        by=by,
         user=who.name,
         owner=who.owner(),
         on_behalf=who.limits(),
         check=check,
-        max_failures=options.get("max_failures"),
+        max_failures=max_failures,
         unsure=unsure,
         options=_read(_TRAVELLING, options),
         **times_of(options),
-        **fields,
         **plain,
     )
+    if check and parent is None and len(spec.stages) == 1:
+        found = ", and its minions are one group" if groups else ""
+        raise Refused(
+            f"this batch has one stage{found}, and a check needs several; give it a ramp, such as batch=1,100%, or several "
+            "groups with by="
+        )
+    return spec
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
@@ -201,21 +208,19 @@ def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:
     return moment
 
 
-def _layout_of(opts: Mapping[str, Any], options: Mapping[str, Any], minions: tuple[str, ...]) -> dict[str, Any]:
-    """Return the fields of a Spec about its minions, groups, sizes and budgets. :raises Refused: for malformed options."""
-    groups: tuple[Group, ...] = (Group("", minions),)
-    by = ""
-    if "by" in options:
-        groups, by = kinds.accepted(find_groups, opts, options["by"], minions), options["by"].strip()
-        wanted = parse_by(by)
-        if wanted.kind != "nodegroups":  # the names of nodegroups are no secret
-            # A batch's events show them to every user of salt-api, whatever their rights: numbers replace values of minions.
-            by, plain = f"{wanted.kind}:{wanted.key}", (WITHOUT, NOT_KNOWN)
-            groups = tuple(
-                each if each.name in plain else each._replace(name=str(number)) for number, each in enumerate(groups, 1)
-            )
-    found: dict[str, Any] = kinds.accepted(layout, groups, by, options.get("batch", BATCH), options.get("max_failures"))
-    return found
+def _groups_of(opts: Mapping[str, Any], by: Any, minions: tuple[str, ...]) -> tuple[str, tuple[Group, ...]]:
+    """Return by what minions are grouped, and the groups; nothing of a batch without groups. :raises Refused:"""
+    if by is None:
+        return "", ()
+    groups, wanted = kinds.accepted(find_groups, opts, by, minions), parse_by(by)
+    if wanted.kind == "nodegroups":  # their names are no secret
+        return by.strip(), groups
+    # A batch's events show them to every user of salt-api, whatever their rights. So numbers replace values of minions.
+    plain = (WITHOUT, NOT_KNOWN)
+    numbered = (
+        each if each.name in plain else Group(str(number), each.minions) for number, each in enumerate(groups, 1)
+    )
+    return f"{wanted.kind}:{wanted.key}", tuple(numbered)
 
 
 def check_of(opts: Mapping[str, Any], rights: CallerRights, options: Mapping[str, Any]) -> dict[str, Any]:

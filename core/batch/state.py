@@ -57,8 +57,7 @@ class BatchState(Part):
     flights: Flights = field(default_factory=Flights)
     publishing: tuple[str, ...] = ()  # the minions of the publish that is under way: it may still reach them
     counts: Counter[Outcome] = field(default_factory=Counter)  # how many have ended in which way
-    budget_used: int = 0
-    group_used: Counter[int] = field(default_factory=Counter)  # used part of the budget, by group
+    used: Counter[int] = field(default_factory=Counter)  # how much of each budget
     overdrawn: str = ""  # the limit that the last failures exceed
     handed_over: list[str] = field(default_factory=list)  # to the retry queue, whose request is written with the rows
     touched: set[str] = field(default_factory=set)  # minions whose rows have changed since they were written
@@ -265,10 +264,10 @@ class BatchState(Part):
         self.counts[member.ended] += by
         if not member.is_failure:
             return
-        group, allowed = self.pending.group_of(minion), self.spec.group_failures_allowed
-        self.budget_used += by
-        self.group_used[group] += by
-        if self.spec.failures_allowed is not None and self.budget_used > self.spec.failures_allowed:
-            self.overdrawn = "max_failures"
-        elif allowed and self.group_used[group] > allowed[group]:
-            self.overdrawn = f"max_failures in group {self.spec.groups[group][0]}"
+        budgets = self.spec.budgets
+        group = self.pending.group_of(minion) if len(budgets) > 1 else 0
+        self.used[group] += by
+        if budgets and self.used[group] > budgets[group]:
+            self.overdrawn = (
+                f"max_failures in group {self.spec.groups[group][0]}" if len(budgets) > 1 else "max_failures"
+            )

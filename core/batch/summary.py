@@ -39,13 +39,9 @@ def counts(batch: Batch) -> dict[str, Any]:
     }
 
 
-def _stages(spec: Spec) -> int:
-    return len(spec.sizes) // max(1, len(spec.groups))
-
-
 def _pace(batch: Batch) -> dict[str, int]:
     """Return the present stage, counted from 1, and the most minions in flight at it."""
-    return {"batch_size": batch.pace.size, "stage": batch.pace.stage % _stages(batch.spec) + 1}
+    return {"batch_size": batch.pace.size, "stage": batch.pace.stage % len(batch.spec.sizes) + 1}
 
 
 def announcement(batch: Batch, effect: Announce) -> dict[str, Any]:
@@ -80,7 +76,7 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "created": batch.created,
         "last_progress": batch.last_progress,
         "age_seconds": max(0.0, now - batch.last_progress),
-        "stages": _stages(spec),
+        "stages": len(spec.sizes),
         **(groups if spec.groups else {}),
         "rate": _rate(batch, numbers, now),
         "eta_seconds": _seconds_left(batch, numbers),
@@ -107,7 +103,7 @@ def _asked(spec: Spec, is_seen: bool = True) -> dict[str, Any]:
         "tgt": spec.tgt,
         "tgt_type": spec.tgt_type,
         "total": len(spec.minions),
-        "sizes": list(spec.sizes[: _stages(spec)]),
+        "sizes": spec.sizes,
         "unsure": sorted(spec.unsure),
         "options": options_of(spec, is_seen),
     }
@@ -132,13 +128,12 @@ def named(metadata: Any) -> dict[str, Any]:
 
 def preview(spec: Spec, limit: int | None, ttl: float) -> dict[str, Any]:
     """Return what ``batch.preview`` shows. :param ttl: seconds for which the retry queue owes a job."""
-    counts = [count for _, count in spec.groups] or [len(spec.minions)]
     return {
         **_asked(spec),
         "minions": list(spec.minions),
         "groups": [[name, count] for name, count in spec.groups] or None,
         "check": check_of(spec),
-        "check_after": gates_of(spec.sizes, counts) if spec.check else [],
+        "check_after": gates_of(spec.batch, spec.counts) if spec.check else [],
         "max_in_flight": limit,
         "sentence": in_a_sentence(spec, ttl),
     }
@@ -146,17 +141,17 @@ def preview(spec: Spec, limit: int | None, ttl: float) -> dict[str, Any]:
 
 def in_a_sentence(spec: Spec, ttl: float) -> str:
     """Return how a batch would go on. :param ttl: as for ``preview``."""
-    sizes, total = spec.sizes[: _stages(spec)], len(spec.minions)
+    sizes, total = spec.sizes, len(spec.minions)
     pace = f"{sizes[0]:,} at a time" if sizes[0] < total else "all at once"
     if len(sizes) > 1:
         pace = ", then ".join((f"{sizes[0]:,} first", *(f"{size:,}" for size in sizes[1:]))) + " at a time"
     groups = f"{len(spec.groups)} groups, one after the other, each with " if spec.groups else ""
     stops = "goes on whatever fails"
-    if spec.failures_allowed is not None:
-        allowed = int(spec.failures_allowed)
+    if len(spec.budgets) == 1:
+        allowed = int(spec.budgets[0])
         nth = f"the {_ORDINALS[allowed]} failure" if allowed < len(_ORDINALS) else f"failure {allowed + 1:,}"
         stops = f"stops at {nth}"
-    elif spec.group_failures_allowed:
+    elif spec.budgets:
         stops = f"stops when more than {spec.max_failures} of a group have failed"
     absent = {"queue": f"are queued for {span(ttl)}", "fail": "count as failed", "skip": "are left out"}
     parts = [

@@ -150,7 +150,7 @@ def test_a_started_batch_is_listed_until_it_has_ended_and_ctrl_c_ends_the_watchi
     jid = run("batch.start", "*", "cmd.run", work.command, "batch=4")["jid"]
     assert jid in [batch["jid"] for batch in run("batch.list_active")]
     with on_a_terminal(master, "batch.watch", jid, columns=40) as (process, screen):
-        wait_for(lambda: "0/4 running" in screen(), what=lambda: f"the bar is drawn: {screen()!r}")
+        wait_for(lambda: "0 of 4 running" in screen(), what=lambda: f"the bar is drawn: {screen()!r}")
         process.send_signal(signal.SIGINT)
         status = process.wait(stretched(SOON))
         wait_for(lambda: "goes on" in screen(), what=lambda: f"it is said that the batch goes on: {screen()!r}")

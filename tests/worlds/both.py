@@ -9,7 +9,6 @@ import salt.payload
 
 from saltext.jobs.core.batch.catalog import add_late_returns
 from saltext.jobs.core.batch.live import Ports
-from saltext.jobs.core.batch.plan import sizes_of
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import BatchStore
@@ -190,8 +189,7 @@ class Both(World):
         minions = tuple(minions)
         options = {"fun": "state.apply", "arg": (), "kwargs": {}, "tgt": "*", "tgt_type": "glob", "user": "root"}
         options |= {"timeout": 10.0, "gather_job_timeout": 5.0, "publish_window": 0.1, "publish_retries": 1000}
-        options |= {"sizes": tuple(sizes_of(batch, len(minions))), **more}
-        self.specs[jid] = spec = Spec(jid=jid, minions=minions, batch=batch, **options)
+        self.specs[jid] = spec = Spec(jid=jid, minions=minions, batch=batch, **{**options, **more})
         self.ask_batches("start", told, spec=spec.as_dict())
 
     def batch(self, jid):
@@ -225,7 +223,7 @@ class Both(World):
                 f"the row of {minion} in {jid} is not what it has become"
             )
         assert found.pending.in_order() == live.batch.pending.in_order()
-        assert (+found.counts, found.budget_used) == (+live.batch.counts, live.batch.budget_used)
+        assert (+found.counts, +found.used) == (+live.batch.counts, +live.batch.used)
 
     def has_ended(self, jid):
         batch = self.batch(jid)

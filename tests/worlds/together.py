@@ -13,7 +13,7 @@ import collections
 import math
 import random
 
-from saltext.jobs.core.batch.plan import gates_of, sizes_of
+from saltext.jobs.core.batch.plan import gates_of
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.functions import KILLS
@@ -119,7 +119,7 @@ class Together(Misfortunes, Both):
 
     def _is_within_limits(self, jid):
         running = {each: [n for n in self.running(each) if (n, each) not in self.unseen] for each in self.specs}
-        most = max(self.specs[jid].sizes)
+        most = max(stage.size for stage in self.specs[jid].stages)
         self.must(len(running[jid]) <= most, f"{running[jid]} run {jid}, and {most} may")
         total = sum(map(len, running.values()))
         self.must(self.limit is None or total <= self.limit, f"{running} run, and {self.limit} may")
@@ -227,7 +227,7 @@ class Together(Misfortunes, Both):
             "offline": chance.choice(["queue", "queue", "queue", "skip", "fail"]),
             "batch_wait": chance.choice([0.0, 0.0, 4.0]),
             "timeout": chance.choice([5.0, 20.0]),
-            "failures_allowed": chance.choice([None, None, None, 1.0]),
+            "max_failures": chance.choice([None, None, None, 1]),
             "max_runtime": chance.choice([None, None, None, 30.0]),
         }
 
@@ -470,9 +470,7 @@ class Rollouts(Together):
         if chance.random() < 0.4 and count > 1:
             first = chance.randint(1, count - 1)
             more |= {"by": "grains:region", "groups": (("eu", first), ("us", count - first))}
-            sizes = [size for part in (first, count - first) for size in sizes_of(batch, part)]
-            more |= {"sizes": tuple(sizes), "group_failures_allowed": (float(chance.randint(0, 1)), 1.0)}
-            more["failures_allowed"] = None
+            more["max_failures"] = chance.choice(["0%", "25%", "50%"])
         if chance.random() < 0.3:
             more |= {"window": TWO_OF_FOUR, "timezone": "UTC"}
         if chance.random() < 0.5:
@@ -491,17 +489,17 @@ class Rollouts(Together):
         spec = self.specs[jid]
         self._is_in_window(jid, f"{sorted(names)} are sent {jid}")
         failed = {name for name in spec.minions if self._has_failed(name, jid)}
-        if spec.failures_allowed is not None:
-            self.must(len(failed) <= spec.failures_allowed, f"{failed} have failed {jid}, and it goes on")
+        if spec.budgets and not spec.groups:
+            self.must(len(failed) <= spec.budgets[0], f"{failed} have failed {jid}, and it goes on")
         groups = iter([name for name, count in spec.groups for _ in range(count)])
         group_of = {name: next(groups, "") for name in spec.minions}
         order = [name for name, _ in spec.groups]
         turn = max((order.index(group_of[name]) for name in names), default=0) if order else 0
-        for group, allowed in zip(order[:turn], spec.group_failures_allowed, strict=False):
+        for group, allowed in zip(order[:turn], spec.budgets, strict=False):
             bad = {name for name in failed if group_of[name] == group}
             self.must(len(bad) <= allowed, f"{bad} of group {group} have failed {jid}, and the next one begins")
         begun = {name for name in spec.minions if self.runs[name, jid] and (name, jid) not in self.unseen} | names
-        gates = gates_of(spec.sizes, [count for _, count in spec.groups] or [len(spec.minions)]) if spec.check else []
+        gates = gates_of(spec.batch, spec.counts) if spec.check else []
         passed = sum(len(begun) > before for before in gates)
         what = f"{sorted(names)} are sent {jid}"
         self.must(

@@ -47,7 +47,7 @@ def test_the_start_time_of_the_other_batch_is_not_taken_over(site):
 def test_a_given_option_replaces_that_of_the_other_batch(site):
     first = asked_for(site, "web*", "nginx", fun="state.apply", batch="1,50%", max_failures=0, saltenv="dev")
     again = same(site, of_batch(first), None, None, batch=1, max_failures=3, saltenv="base", test=True)
-    assert (again.sizes, again.max_failures, again.arg) == ((1,), 3, ("nginx",))
+    assert (again.sizes, again.max_failures, again.arg) == ([1], 3, ("nginx",))
     assert again.kwargs == {"saltenv": "base", "test": True}
 
 

@@ -11,7 +11,7 @@ batch_manager = pytest.importorskip("salt.utils.batch_manager", reason="Salt 300
 batch_output = pytest.importorskip("salt.utils.batch_output")
 batch_state = pytest.importorskip("salt.utils.batch_state")
 
-OURS = spec("abcd", "1,100%", failures_allowed=0.0)
+OURS = spec("abcd", "1,100%", max_failures=0)
 
 
 class Outside:

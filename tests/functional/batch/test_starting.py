@@ -211,24 +211,26 @@ def failed(opts, count, of=100, **given):
 @pytest.mark.parametrize(
     ("budget", "allowed"),
     [
-        ({}, None),
-        ({"max_failures": 20, "failures_allowed": 20.0}, 20.0),
-        ({"max_failures": "20%", "failures_allowed": 20.0}, 2.0),
+        ({}, ()),
+        ({"max_failures": 20}, (20.0,)),
+        ({"max_failures": "20%"}, (2.0,)),
     ],
 )
 def test_sizes_and_a_budget_in_per_cent_are_computed_again_from_the_minions_of_a_retry(opts, budget, allowed):
     spec = next_batch(opts, ROOT, failed(opts, 10, **budget), "failed")
-    assert (len(spec.minions), spec.sizes, spec.max_failures) == (10, (10,), budget.get("max_failures"))
-    assert spec.failures_allowed == allowed
+    assert (len(spec.minions), spec.sizes, spec.max_failures) == (10, [10], budget.get("max_failures"))
+    assert spec.budgets == allowed
 
 
 def test_a_retry_goes_through_the_groups_that_its_minions_are_in_and_shows_those_by_grains_by_number(opts):
     for name, region in (("web1", "us"), ("web2", "eu"), ("1001", "eu")):
         know(opts, name, {"id": name, "region": region})
-    bench = Bench(("1001", "web1", "web2"), "100%", by="grains:region", groups=(("1", 2), ("2", 1)), max_failures="50%")
+    bench = Bench(
+        ("1001", "web1", "web2"), "100%", by="grains:region", groups=(("1", 2), ("2", 1)), max_failures="100%"
+    )
     spec = next_batch(opts, ROOT, ended(bench, 3), "failed")
     assert (spec.by, spec.groups, spec.minions) == ("grains:region", (("1", 2), ("2", 1)), ("1001", "web2", "web1"))
-    assert (spec.group_failures_allowed, spec.failures_allowed) == ((1.0, 0.5), None)
+    assert spec.budgets == (2.0, 1.0)
 
 
 def test_a_retry_of_all_leaves_out_the_minions_to_which_job_retry_delivers_the_job(opts):

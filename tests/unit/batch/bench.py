@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.plan import sizes_of
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import change_of
 
@@ -13,8 +12,6 @@ BEGIN = 1_000_000.0
 
 def spec(minions="abcd", batch="2", **more) -> Spec:
     """A batch of test.ping without a presence ping, unless ``more`` says otherwise; ``batch`` is for each group."""
-    names = tuple(minions)
-    counts = [count for _, count in more.get("groups", ())] or [len(names)]
     values = {
         "jid": "20260516101112131415",
         "fun": "test.ping",
@@ -22,9 +19,8 @@ def spec(minions="abcd", batch="2", **more) -> Spec:
         "kwargs": {},
         "tgt": "*",
         "tgt_type": "glob",
-        "minions": names,
+        "minions": tuple(minions),
         "batch": batch,
-        "sizes": tuple(size for count in counts for size in sizes_of(batch, count)),
         "presence": "none",
         "timeout": 60.0,
         "gather_job_timeout": 10.0,

@@ -9,15 +9,16 @@ from saltext.jobs.core.batch.plan import (
     WITHOUT,
     By,
     Group,
-    failures_allowed,
+    Stage,
+    budgets_of,
     gates_of,
     groups_of,
     labels_of,
-    layout,
     not_passed,
     parse_by,
     parse_check,
     sizes_of,
+    stages_of,
 )
 
 # -- what a batch is grouped by ----------------------------------------------------------------------------------------
@@ -122,20 +123,20 @@ def test_some_returns_of_a_check_do_not_let_a_batch_go_on(value, retcode, reason
 
 
 @pytest.mark.parametrize(
-    ("sizes", "counts", "gates"),
+    ("batch", "counts", "gates"),
     [
-        ((3,), (9,), []),
-        ((1, 9), (9,), [1]),
-        ((1, 2, 9), (9,), [1, 3]),
-        ((1, 2, 9), (1,), []),
-        ((1, 2, 9), (2,), [1]),
-        ((2, 2), (4, 5), [4]),
-        ((1, 4, 1, 5), (4, 5), [1, 4, 5]),
-        ((2, 3, 2, 3), (1, 3), [1, 3]),
+        ("3", (9,), []),
+        ("1,9", (9,), [1]),
+        ("1,2,9", (9,), [1, 3]),
+        ("1,2,9", (1,), []),
+        ("1,2,9", (2,), [1]),
+        ("2", (4, 5), [4]),
+        ("1,100%", (4, 5), [1, 4, 5]),
+        ("2,3", (1, 3), [1, 3]),
     ],
 )
-def test_a_check_is_made_after_each_wave_and_group_that_leaves_minions(sizes, counts, gates):
-    assert gates_of(sizes, counts) == gates
+def test_a_check_is_made_after_each_wave_and_group_that_leaves_minions(batch, counts, gates):
+    assert gates_of(batch, counts) == gates
 
 
 # -- sizes and budgets -----------------------------------------------------------------------------------------------------
@@ -167,30 +168,19 @@ def test_a_malformed_size_is_named(batch):
 
 
 @pytest.mark.parametrize(
-    ("given", "allowed"), [(None, None), (0, 0.0), (3, 3.0), ("3", 3.0), ("10%", 5.0), ("0%", 0.0)]
+    ("given", "allowed"), [(None, ()), (0, (0.0,)), (3, (3.0,)), ("3", (3.0,)), ("10%", (5.0,)), ("0%", (0.0,))]
 )
 def test_a_budget_is_a_count_or_a_percentage(given, allowed):
-    assert failures_allowed(given, 50) == allowed
+    assert budgets_of(given, (50,)) == allowed
 
 
 @pytest.mark.parametrize("given", ["", "x", -1, "101%", True, "1.5"])
 def test_a_malformed_budget_is_named(given):
     with pytest.raises(ValueError, match="max_failures is"):
-        failures_allowed(given, 50)
+        budgets_of(given, (50,))
 
 
-def test_sizes_and_a_budget_in_per_cent_are_of_each_group():
-    groups = (Group("x", ("a", "b", "c", "d")), Group("y", ("e",)))
-    assert layout(groups, "grains:g", "1,50%", "25%") == {
-        "by": "grains:g",
-        "groups": (("x", 4), ("y", 1)),
-        "minions": ("a", "b", "c", "d", "e"),
-        "sizes": (1, 2, 1, 1),
-        "group_failures_allowed": (1.0, 0.25),
-    }
-
-
-def test_a_budget_that_is_a_count_is_of_the_whole_batch():
-    groups = (Group("x", ("a",)), Group("y", ("b",)))
-    assert layout(groups, "grains:g", 1, 3)["failures_allowed"] == 3.0
-    assert "group_failures_allowed" not in layout(groups, "grains:g", 1, None)
+def test_sizes_and_a_budget_in_per_cent_are_of_each_group_and_a_budget_that_is_a_count_is_of_all():
+    stages = [Stage(0, 1, wave=True), Stage(0, 2, wave=False), Stage(1, 1, wave=True), Stage(1, 1, wave=False)]
+    assert stages_of("1,50%", (4, 1)) == tuple(stages)
+    assert (budgets_of("25%", (4, 1)), budgets_of(3, (4, 1))) == ((1.0, 0.25), (3.0,))

@@ -25,7 +25,7 @@ def doubts(caplog):
 def test_a_forged_return_frees_no_slot_and_is_no_success(tmp_path, caplog):
     minions = [FakeMinion(name, seconds=30, retcode=7) for name in "abc"]
     with bench_of(tmp_path, *minions) as bench:
-        bench.begin("abc", "1", failures_allowed=0.0)
+        bench.begin("abc", "1", max_failures=0)
         bench.run(1)
         for minion in "abc":
             forge(bench, minion)

@@ -50,12 +50,12 @@ def test_a_ramp_sends_wave_by_wave_and_then_slides(tmp_path):
 @pytest.mark.parametrize(
     ("failing", "budget", "halted", "ran"),
     [
-        ("a", {"failures_allowed": 1.0}, None, "abcdef"),
-        ("ab", {"failures_allowed": 1.0}, "max_failures", "ab"),
-        ("ad", {"failures_allowed": 1.0, "groups": TWO}, "max_failures", "abcd"),
-        ("ad", {"group_failures_allowed": (1.0, 1.0), "groups": TWO}, None, "abcdef"),
-        ("ab", {"group_failures_allowed": (1.0, 1.0), "groups": TWO}, "max_failures in group eu", "ab"),
-        ("e", {"group_failures_allowed": (0.0, 0.0), "groups": TWO}, "max_failures in group us", "abcde"),
+        ("a", {"max_failures": 1}, None, "abcdef"),
+        ("ab", {"max_failures": 1}, "max_failures", "ab"),
+        ("ad", {"max_failures": 1, "groups": TWO}, "max_failures", "abcd"),
+        ("ad", {"max_failures": "34%", "groups": TWO}, None, "abcdef"),
+        ("ab", {"max_failures": "34%", "groups": TWO}, "max_failures in group eu", "ab"),
+        ("e", {"max_failures": "0%", "groups": TWO}, "max_failures in group us", "abcde"),
     ],
 )
 def test_more_failures_than_allowed_stop_the_batch_and_no_fewer(tmp_path, failing, budget, halted, ran):

@@ -22,7 +22,7 @@ def shown(bench):
         ("aa", {}, False, " is unsuccessful: 2 offline of 2 minions"),
         (
             "fCCC",
-            {"batch": "1", "failures_allowed": 0.0},
+            {"batch": "1", "max_failures": 0},
             False,
             " is halted (more minions failed than max_failures allows): 1 failed, 3 pending of 4 minions",
         ),
@@ -88,7 +88,7 @@ def test_an_estimate_has_two_digits(number, told):
     ("asked", "told"),
     [
         (
-            {"batch": "1,3", "failures_allowed": 1.0, "offline": "queue"},
+            {"batch": "1,3", "max_failures": 1, "offline": "queue"},
             "6 minions: 1 first, then 3 at a time; stops at the second failure; absent ones are queued for 24 h",
         ),
         ({"batch": "6"}, "6 minions: all at once; goes on whatever fails; absent ones are left out"),
@@ -96,7 +96,6 @@ def test_an_estimate_has_two_digits(number, told):
             {
                 "batch": "2",
                 "groups": (("eu", 4), ("us", 2)),
-                "group_failures_allowed": (2.0, 1.0),
                 "max_failures": "50%",
                 "check": {"kind": "approve"},
                 "window": "Sat 02:00-05:00",
