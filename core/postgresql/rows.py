@@ -23,14 +23,33 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 def rows_of(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], dict[int, str]]:
     """Return JSON arrays of rows, by the kind of their records, and ``{position: reason}`` of records without a row."""
-    made, refused = dict[str, dict[Any, str]](), dict[int, str]()
+    rows, refused = dict[str, dict[Any, tuple[int, dict[str, Any]]]](), dict[int, str]()
     for position, record in enumerate(records):
         try:
             name = record["jid"] if record["kind"] == LOAD else position  # a load may come twice
-            made.setdefault(record["kind"], {})[name] = _text(_row(record))
+            rows.setdefault(record["kind"], {})[name] = position, _row(record)
         except Exception as exc:  # a minion may send anything
-            refused[position] = f"{type(exc).__name__}: {exc}"[:1000]
-    return {kind: f"[{','.join(found.values())}]" for kind, found in made.items() if found}, refused
+            refused[position] = _why(exc)
+    arrays = {kind: _array(list(found.values()), refused) for kind, found in rows.items()}
+    return {kind: text for kind, text in arrays.items() if text}, refused
+
+
+def _array(rows: Sequence[tuple[int, dict[str, Any]]], refused: dict[int, str]) -> str:
+    """Return the JSON array of rows, empty if there is none; note in ``refused`` which are left out."""
+    try:
+        return _checked(_encode([row for _, row in rows]))  # in half the time that it takes row by row
+    except Exception:
+        texts = list[str]()
+    for position, row in rows:
+        try:
+            texts.append(_text(row))
+        except Exception as exc:
+            refused[position] = _why(exc)
+    return f"[{','.join(texts)}]" if texts else ""
+
+
+def _why(exc: Exception) -> str:
+    return f"{type(exc).__name__}: {exc}"[:1000]
 
 
 def _row(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,6 +81,10 @@ def _text(row: dict[str, Any]) -> str:
     except TypeError:
         # Bytes, or keys that JSON does not have. Salt's pgjsonb decodes everything, which takes ten times as long.
         text = _encode(salt.utils.data.decode(row, to_str=True))
+    return _checked(text)
+
+
+def _checked(text: str) -> str:
     if "\\u0000" in text and _NUL.search(text):
         raise ValueError("PostgreSQL's jsonb can't hold a NUL character")
     text.encode()  # raises for half a surrogate pair
