@@ -2,9 +2,9 @@
 From a published job to the minions that missed it, and to their entries.
 
 A job is left alone until its deadline, then read in the log. Minions without a return are asked which jobs they run, in one
-question about all jobs that are due. Those that do not answer are owed the job. Those that answer and do not run it get a
-moment more, since their returns may be on the way; without a return by then they are owed it too, and if they are known to
-have begun it, it was interrupted. Publishes and kills come in the master's order: a kill concerns what was published before.
+question about all jobs that are due. Those that do not run it, or do not answer, get a moment more, since their returns may be
+on the way; without a return by then they are owed it, and if they are known to have begun it, it was interrupted. Publishes
+and kills come in the master's order: a kill concerns what was published before.
 
 It must never conclude from a bus event who is owed a job: any accepted minion can forge events. Nor must it let a job be
 owed again to a minion whose entry an operator has removed, or change what is known of a job without marking it to be stored.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, Key, Kind, State
@@ -69,6 +69,7 @@ class Capture:
     def _strike(self, jid: str, minions: Iterable[str]) -> None:
         """Forget that minions have begun a job: they returned it, or have an entry. Kills stay: a return may get lost."""
         job = self.jobs[jid]
+        job.claims.difference_update(minions)
         if gone := job.begun.intersection(minions):
             job.begun -= gone
             self._changed(jid)
@@ -110,11 +111,10 @@ class Capture:
         job = self.open[jid]
         job.named.update(fact.minions)
         if at > job.at:  # what was said before does not count for this publish
-            job.at, job.surveyed, job.idle = at, set(), set()
+            job.at, job.answers = at, {}
         self._changed(jid)
-        self._later(
-            jid, max(now, at + self._patience)
-        )  # what is being read or asked now does not count for this publish
+        # What is being read or asked now does not count for this publish.
+        self._later(jid, max(now, at + self._patience))
 
     def due(self, jid: str) -> None:
         """Read a job at its deadline, or when the note about it ends: it may be owed for longer than the note says."""
@@ -128,13 +128,10 @@ class Capture:
         job = self.open.get(jid)
         if job is None or job.stage is not Stage.READING:
             return
-        if read is None or not self._wants(read):
-            self._close(jid)
-        elif now >= self._queue.end_of_job(read):
-            self._strike(jid, fact.returned)
+        self._strike(jid, fact.returned)
+        if read is None or not self._wants(read) or now >= self._queue.end_of_job(read):
             self._close(jid)
         else:
-            job.job = read
             job.named |= fact.minions.keys()
             # Published since, and not in the future: the clock may have been set back.
             if back := {name for name, (_, at) in job.killed.items() if at < fact.minions.get(name, at) <= now}:
@@ -157,18 +154,18 @@ class Capture:
         """Have those asked that have not returned the job; once they are, queue it for those that do not run it."""
         known = self._queue.minions_of(job.jid)
         missing = fact.missing.difference(known, watched.settled, self._queue.settings.syndics)
-        # Minions that are neither missing nor struck off here stay noted: their keys may be accepted later.
-        self._strike(job.jid, fact.returned.union(known))
-        watched.claims -= fact.returned
         # Claims of minions whose keys are not accepted now count too: the job may be found again once they are accepted.
         self._note(job.jid, self._queue.end_of_job(job), watched.claims.difference(known, watched.settled))
-        if unasked := missing - watched.surveyed:
-            watched.stage, watched.asking = Stage.TO_ASK, set(unasked)
+        if unasked := missing - watched.answers.keys():
+            watched.stage, watched.asking = Stage.TO_ASK, unasked
             self._timers.no_later(("survey",), self._queue.now + _GATHER)
             return
         # Entries of minions that report only later that they have begun the job count as under way, so these are asked
         # before it is held: claims can be forged, and a minion with records knows better.
-        self._owe(watched, job, missing & watched.idle, alive=True)
+        for minion in sorted(missing):
+            if watched.answers[minion] is not True:
+                self._owe(watched, job, minion)
+        self._strike(job.jid, self._queue.minions_of(job.jid))  # not those for which there was no room
         self._close(job.jid)
 
     def unreadable(self, fact: facts.Failed) -> None:
@@ -211,61 +208,38 @@ class Capture:
             self._queue.want(facts.Inquire(self._surveys, tuple(sorted(minions))))
 
     def surveyed(self, fact: facts.Surveyed) -> None:
-        """Queue the jobs for the minions that did not answer."""
-        for job in self._in_survey(fact.number):
-            self._surveyed(self.open[job.jid], job, fact)
+        """Read the jobs of a survey again soon: returns of minions that do not run them may be on the way."""
+        for jid, job in self._in_survey(fact.number):
+            told = ((minion, fact.running.get(minion)) for minion in job.asking)
+            job.answers.update((minion, None if jids is None else jid in jids) for minion, jids in told)
+            self._later(jid, self._queue.now + GRACE)
 
     def unasked(self, fact: facts.Failed) -> None:
         """A survey could not be made: its jobs are read again later."""
-        for job in self._in_survey(fact.effect.number):
-            self._later(job.jid, self._queue.now + AGAIN)
+        for jid, _ in self._in_survey(fact.effect.number):
+            self._later(jid, self._queue.now + AGAIN)
 
-    def _in_survey(self, number: int) -> list[Job]:
-        jobs = (job for job in self.open.values() if job.stage is Stage.ASKING and job.survey == number)
-        return [job.job for job in jobs if job.job is not None]
-
-    def _surveyed(self, watched: Watched, job: Job, fact: facts.Surveyed) -> None:
-        jid = job.jid
-        asked, watched.asking = watched.asking, set()
-        watched.surveyed |= asked
-        # Including minions that were asked about other jobs only: a further part of this job may be recorded later.
-        running = {minion for minion in watched.claims if jid in fact.running.get(minion, ())}
-        silent = asked - fact.running.keys()
-        watched.idle |= asked - running - silent
-        # Claims that came since the job was read, including those of minions whose keys are not accepted now.
-        claims = watched.claims.difference(self._queue.minions_of(jid), watched.settled)
-        self._note(jid, self._queue.end_of_job(job), running | claims)
-        self._owe(watched, job, silent, alive=False)
-        if watched.idle:
-            self._later(jid, self._queue.now + GRACE)
-        else:
-            self._close(jid)
+    def _in_survey(self, number: int) -> Iterator[tuple[str, Watched]]:
+        return ((jid, job) for jid, job in self.open.items() if job.stage is Stage.ASKING and job.survey == number)
 
     # -- entries come, and go -----------------------------------------------------------------------------------------
 
-    def _owe(self, watched: Watched, job: Job, minions: Iterable[str], alive: bool) -> None:
-        """Queue a job for minions that have missed it. ``alive``: they are known to be there."""
-        begun = f"it has begun the job, and {'no longer runs it' if alive else 'does not answer'}"
-        missed = "it did not return the job and does not answer"
-        if alive:
-            missed = "it is there, but has neither run nor returned the job"
-        jid, end = job.jid, self._queue.end_of_job(job)
-        for minion in sorted(minions):
-            if minion in watched.settled:
-                continue
-            state, reason = State.PENDING, missed
-            if minion in watched.killed:
-                state, reason = State.CANCELLED, f"killed by {watched.killed[minion][0]}"
-            elif minion in watched.begun or minion in watched.claims:
-                self._note(jid, end, {minion})  # there may be no room for an entry
-                state, reason = State.RUNNING, begun
-            elif job.obstacle:
-                state, reason = State.DEAD, job.obstacle
-            self.add(job, minion, reason, end, state)
-            # The minion may have started while the question was under way.
-            if alive or minion in watched.started:
-                self._turns.sign_of_life((minion,))
-        self._strike(jid, self._queue.minions_of(jid))  # not those for which there was no room
+    def _owe(self, watched: Watched, job: Job, minion: str) -> None:
+        """Queue a job for a minion that has missed it."""
+        is_there = watched.answers[minion] is not None
+        state, reason = State.PENDING, "it did not return the job and does not answer"
+        if minion in watched.killed:
+            state, reason = State.CANCELLED, f"killed by {watched.killed[minion][0]}"
+        elif minion in watched.begun:
+            state = State.RUNNING
+            reason = f"it has begun the job, and {'no longer runs it' if is_there else 'does not answer'}"
+        elif job.obstacle:
+            state, reason = State.DEAD, job.obstacle
+        elif is_there:
+            reason = "it is there, but has neither run nor returned the job"
+        self.add(job, minion, reason, self._queue.end_of_job(job), state)
+        if is_there or minion in watched.started:  # it may have started while the question was under way
+            self._turns.sign_of_life((minion,))
 
     def add(self, job: Job, minion: str, reason: str, expires_at: float, state: State = State.PENDING) -> Entry | None:
         """Queue a job for a minion, and return its new entry, if any."""

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from saltext.jobs.core.retry.entry import Job
-
 
 class Stage(enum.Enum):
     """Where a job stands whose outcome is not known yet."""
@@ -36,11 +34,9 @@ class Watched:
     at: float = -math.inf  # its newest publish; minus infinity if there was none since it was closed
     named: set[str] = field(default_factory=set)  # minions that it was published to
     stage: Stage | None = None  # None: closed
-    job: Job | None = None
-    asking: set[str] = field(default_factory=set)
+    asking: frozenset[str] = frozenset()  # minions that are to be asked, or were asked last
     survey: int = 0  # the number of the survey that it takes part in
-    surveyed: set[str] = field(default_factory=set)  # minions that have been asked since its deadline
-    idle: set[str] = field(default_factory=set)  # minions that are there, but do not run it
+    answers: dict[str, bool | None] = field(default_factory=dict)  # who was asked, and runs it; None: did not answer
     claims: set[str] = field(default_factory=set)  # named minions of which an event says that they have begun it
     started: set[str] = field(default_factory=set)  # named minions that have started since it was opened
 
