@@ -2,8 +2,8 @@
 From a published job to the minions that missed it, and to their entries.
 
 A job is left alone until its deadline, then read in the log. Minions without a return are asked which jobs they run, in one
-question about all jobs that are due. Those that do not run it, or do not answer, get a moment more, since their returns may be
-on the way; without a return by then they are owed it, and if they are known to have begun it, it was interrupted. Publishes
+question about all jobs that are due. Those that do not run it, or do not answer, get a moment more, since returns may be on
+their way; without a return by then they are owed it, and if they are known to have begun it, it was interrupted. Publishes
 and kills come in the master's order: a kill concerns what was published before.
 
 It must never conclude from a bus event who is owed a job: any accepted minion can forge events. Nor must it let a job be

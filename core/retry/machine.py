@@ -201,9 +201,7 @@ class Retry:
         self._look_again(returns=False)
 
     def _opening_due(self, window: str, timezone: str) -> None:
-        opened, told = self.openings.due((window, timezone), self.jobs, self.now)
-        self.queue.want(*told)
-        for jid in opened:
+        for jid in self.openings.due((window, timezone), self.jobs, self.now):
             self.turns.ping(self.minions_of(jid))
 
     def _check_keys(self) -> None:

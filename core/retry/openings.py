@@ -7,7 +7,7 @@ has reached its minion goes on when its window closes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from saltext.jobs.core.retry import facts
@@ -35,8 +35,8 @@ def hours_of(limits: Limits, settings: RetrySettings) -> Hours | None:
 class Openings:
     """Sets the timers ``("opening", window, timezone)``."""
 
-    def __init__(self, settings: RetrySettings, timers: Timers) -> None:
-        self._settings, self._timers = settings, timers
+    def __init__(self, settings: RetrySettings, timers: Timers, want: Callable[[facts.Effect], object]) -> None:
+        self._settings, self._timers, self._want = settings, timers, want
         self.find = next_opening  # tells when a window opens next
         self._found: dict[Hours, Period | None] = {}  # by window: when it is open next; None if that is not known
 
@@ -53,24 +53,25 @@ class Openings:
         hours = hours_of(job.limits, self._settings)
         return hours is None or self._is_open(hours, now)
 
-    def due(self, hours: Hours, jobs: Mapping[str, Job], now: float) -> tuple[list[str], list[facts.Effect]]:
-        """Find when a window opens and closes next. Returns (jids whose window is open now, warnings)."""
+    def due(self, hours: Hours, jobs: Mapping[str, Job], now: float) -> list[str]:
+        """Find when a window opens and closes next. Returns the jobs for which it is open now."""
         jids = [jid for jid, job in jobs.items() if hours_of(job.limits, self._settings) == hours]
         del self._found[hours]
         if not jids:
-            return [], []
+            return []
         self._found[hours] = None
         try:
             found = self._found[hours] = self.find(None, *hours, now)
         except ValueError as exc:
             self._timers.set(("opening", *hours), now + _TROUBLED)
             told = f"Jobs with the window {hours[0]!r} wait, since it is not known when it opens: {exc}"
-            return [], [facts.Warn(told)]
+            self._want(facts.Warn(told))
+            return []
         is_open = self._is_open(hours, now)
         change = found.closes if is_open else found.opens
         if change is not None:
             self._timers.set(("opening", *hours), max(change, now + 1.0))
-        return (jids if is_open else []), []
+        return jids if is_open else []
 
     def _is_open(self, hours: Hours, now: float) -> bool:
         found = self._found.get(hours)

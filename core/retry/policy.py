@@ -89,17 +89,12 @@ Decision = Go | Again | End | None
 _SENT = Go(Step.SENT, _RECEIPT, State.SENT, "published")
 _DOUBT = Go(Step.WAITING, DOUBTED)
 _LATER = {step: Go(before, AGAIN) for step, before in BEFORE.items()}
-#: What means the same at all steps.
-_ENDS = {
-    Evidence.RETURNED: End(State.DONE, "the job cache has its return"),
-    Evidence.FETCHED: End(State.DONE, "the minion had run it; its return was fetched"),
-}
 
 
 def decide(case: Case) -> Decision:
     last, step = case.delivery.last, case.delivery.step
-    if last in _ENDS:
-        return _ENDS[last]
+    if last is Evidence.FETCHED:
+        return End(State.DONE, "the minion had run it; its return was fetched")
     assert step is not None, "nothing is decided about what nobody delivers"
     if last is Evidence.UNASKED:
         return _LATER[step]
@@ -311,7 +306,6 @@ _AT: Mapping[Step, _Decides] = {
     Step.LOOKING: lambda case: _forbidden(case) or Go(Step.TO_ASK),
     Step.ASKING: _answered,
     Step.LOOKING_AGAIN: _checked_again,
-    Step.TO_SEND: lambda _: Go(Step.CLAIMING),
 }
 _UNDER_WAY_AT: Mapping[Step, _Decides] = {
     Step.CLAIMING: _claimed,

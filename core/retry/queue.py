@@ -46,7 +46,7 @@ class Queue:
 
     def __init__(self, settings: RetrySettings) -> None:
         self.settings, self.timers = settings, Timers()
-        self.openings = Openings(settings, self.timers)
+        self.openings = Openings(settings, self.timers, self.want)
         self.now = 0.0
         self.jobs: dict[str, Job] = {}
         self.backlogs: dict[str, Backlog] = {}
@@ -170,7 +170,8 @@ class Queue:
         if not backlog.entries:
             del self.backlogs[minion]
             self.awake.pop(minion, None)
-            self.timers.cancel(("end", minion))
+            for timer in ("end", "minion"):
+                self.timers.cancel((timer, minion))
         if not members:
             del self._members[jid], self.jobs[jid]
             self.republished.pop(jid, None)

@@ -83,7 +83,7 @@ class Replays:
             else:
                 self.end(entry, decision.state, decision.reason)
 
-    def _go(self, entry: Entry, step: Step, wait: float) -> None:
+    def _go(self, entry: Entry, step: Step, wait: float = 0.0) -> None:
         """Take a replay to its next step, and begin what it waits for."""
         now, minion, jid = self._queue.now, entry.minion, entry.jid
         if entry.step is Step.TO_SEND:
@@ -152,9 +152,6 @@ class Replays:
     def remove(self, entry: Entry) -> None:
         self.land(entry)
         self._queue.remove(entry)
-        if entry.minion not in self._queue.backlogs:
-            self._queue.timers.cancel(("minion", entry.minion))
-            self._outbox.withdraw(entry.minion)
 
     def shut(self, minions: Iterable[str]) -> None:
         """End the replays to these minions whose job is not claimed yet and may not be sent now."""
@@ -195,8 +192,7 @@ class Replays:
         for minion in fact.minions:
             entry = self._queue.entry(minion, fact.jid)
             if entry is not None:
-                entry.known.take(Evidence.RETURNED, self._queue.now)
-                self._decide(entry)
+                self.end(entry, State.DONE, "the job cache has its return")
         for minion in fact.missing:
             entry = self._queue.entry(minion, fact.jid)
             if entry is not None and entry.state in (State.PENDING, State.HELD) and entry.expires_at <= self._queue.now:
@@ -267,10 +263,11 @@ class Replays:
     def claim(self, jid: str, minions: tuple[str, ...]) -> None:
         """Claim what may be published now, and have the claims made durable."""
         self.shut(minions)
-        for entry in self._queue.at(jid, minions, Step.TO_SEND):
-            self._decide(entry)
-        if claimed := tuple(entry.minion for entry in self._queue.at(jid, minions, Step.CLAIMING)):
-            self._queue.want(facts.Claim(jid, claimed))
+        claimed = list(self._queue.at(jid, minions, Step.TO_SEND))
+        for entry in claimed:
+            self._go(entry, Step.CLAIMING)
+        if claimed:
+            self._queue.want(facts.Claim(jid, tuple(entry.minion for entry in claimed)))
 
     def claimed(self, fact: facts.Claimed) -> None:
         """Publish what is durably claimed."""

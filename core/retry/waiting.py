@@ -129,8 +129,8 @@ class Outbox:
         if wanted or purpose is Purpose.SURVEY:
             self._waiting[purpose].setdefault(jid, {}).update(wanted)
 
-    def withdraw(self, minion: str, jid: str = "") -> None:
-        """Take back what waits for a minion: the job or question with this jid; without a jid, its ping."""
+    def withdraw(self, minion: str, jid: str) -> None:
+        """Take back the job or question that waits for a minion."""
         for waiting in self._waiting.values():
             if minion in waiting.get(jid, ()):
                 del waiting[jid][minion]
