@@ -6,6 +6,7 @@ It holds no policy: the machine decides what is tried again, and when.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import sys
 import time
@@ -82,6 +83,7 @@ class Effects:
         self._loop, self._ports, self._machine, self._writer = ports.loop, ports, machine, writer
         self._learn, self._opts = learn, opts
         self._timeout, self._look = answer_time(opts), ports.cache_worker.call
+        self.announced = collections.Counter[str]()  # by kind
         # Without cached data of minions a compound target matches no minion on Salt 3008, and all on earlier releases.
         self._compound = bool(opts.get("minion_data_cache", True))
 
@@ -232,6 +234,7 @@ class Effects:
     # -- the bus and the log ------------------------------------------------------------------------------------------
 
     def _announce(self, effect: facts.Announce) -> None:
+        self.announced[effect.kind] += 1
         payload = {name: value for name, value in vars(effect).items() if name != "kind"}
         self._ports.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
 

@@ -153,12 +153,6 @@ def _checked_again(case: Case) -> Decision:
     return Go(Step.TO_SEND)
 
 
-def _claimed(case: Case) -> Decision:
-    if case.delivery.last is Evidence.REFUSED:
-        return _not_received(case, case.delivery.failure)
-    return Go(Step.SENDING)
-
-
 def _published(case: Case) -> Decision:
     last, failure, counts = case.delivery.last, case.delivery.failure, case.entry.counts
     if last is Evidence.REFUSED:
@@ -308,7 +302,7 @@ _AT: Mapping[Step, _Decides] = {
     Step.LOOKING_AGAIN: _checked_again,
 }
 _UNDER_WAY_AT: Mapping[Step, _Decides] = {
-    Step.CLAIMING: _claimed,
+    Step.CLAIMING: lambda case: _not_received(case, case.delivery.failure),
     Step.SENDING: _published,
     Step.SENT: _overdue,
     Step.RUNNING: _overdue,

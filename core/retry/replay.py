@@ -271,13 +271,15 @@ class Replays:
 
     def claimed(self, fact: facts.Claimed) -> None:
         """Publish what is durably claimed."""
-        now = self._queue.now
+        now, ready = self._queue.now, list[Entry]()
         for entry in self._queue.at(fact.jid, fact.minions, Step.CLAIMING):
             is_late = now - (entry.sent_at or 0.0) > STALE
             if why := self._why_shut(entry) or ("the store was slow to take the claim" if is_late else ""):
                 entry.known.take(Evidence.REFUSED, now, failure=why)
-            self._decide(entry)
-        ready = list(self._queue.at(fact.jid, fact.minions, Step.SENDING))
+                self._decide(entry)
+            else:
+                self._go(entry, Step.SENDING)
+                ready.append(entry)
         if not ready:
             return
         said = {entry.known.said for entry in ready}

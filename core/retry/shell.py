@@ -96,7 +96,6 @@ class RetryShell:
         self._turn = compat.Lock()  # of the request that is carried out
         self._stored_in = ""  # the name of the database
         self._keep_jobs = float(opts.get("keep_jobs_seconds") or 0)
-        self._told: collections.Counter[str] = collections.Counter()
 
     def start(self) -> None:
         """Listen to the bus, and begin once it is heard."""
@@ -105,7 +104,7 @@ class RetryShell:
     def metrics(self) -> Figures:
         machine, ports = self.machine, self._ports
         return {
-            **figures(machine.entries(), self._told, machine.turns.paused, ports.clock.now()),
+            **figures(machine.entries(), self._effects.announced, machine.turns.paused, ports.clock.now()),
             **of_publisher(JOB_RETRY, ports.publisher),
             **of_bus(JOB_RETRY, ports.bus),
         }
@@ -268,8 +267,6 @@ class RetryShell:
             return []
         effects = self.machine.step(fact, self._ports.clock.now())
         for effect in effects:
-            if isinstance(effect, facts.Announce):
-                self._told[effect.kind] += 1
             self._effects.perform(effect)
         self._alarm.set(self.machine.next_due)
         return effects
