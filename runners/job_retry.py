@@ -288,7 +288,8 @@ def coverage(tgt: object = "*", tgt_type: object = "glob", timeout: object = Non
 @runner.verb
 def enqueue(jid: object, minions: object = None) -> Any:
     """
-    Put a job from the job cache into the queue by hand, whatever its function, and return the number of new entries.
+    Put a job from the job cache into the queue by hand, whatever its function, and return the number of new entries. Refused
+    if one of its functions ends other jobs, or asks about them.
 
     jid
         The job; this master must have published it.

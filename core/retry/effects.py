@@ -31,7 +31,7 @@ from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Key, Kind
+from saltext.jobs.core.retry.entry import Job, Key, Kind
 from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.reader import JobReader
@@ -92,20 +92,19 @@ class Effects:
         begin = BEGINS.get(type(effect))
         try:
             if begin is None:
-                self._loop.spawn_callback(self._find, effect)
+                self._loop.spawn_callback(self._find, effect, FINDS[type(effect)][1](self, effect))
             else:
                 begin(self, effect)
         except Exception:
             log.exception("An effect could not be performed: %s", type(effect).__name__)
 
-    async def _find(self, effect: Any) -> None:
+    async def _find(self, effect: Any, finding: Awaitable[facts.Fact | None]) -> None:
         """Give the machine the fact that comes of an effect."""
-        does, find = FINDS[type(effect)]
         try:
-            fact = await find(self, effect)
+            fact = await finding
         except Exception as exc:
             its = {**vars(effect), "count": len(getattr(effect, "minions", ()))}
-            log.warning("The retry queue could not %s: %s", does.format_map(its), exc)
+            log.warning("The retry queue could not %s: %s", FINDS[type(effect)][0].format_map(its), exc)
             fact = facts.Failed(effect, _outcome(effect, exc), str(exc))
         if fact is not None:
             await self._learn(fact)
@@ -133,31 +132,27 @@ class Effects:
     # -- minions ------------------------------------------------------------------------------------------------------
 
     async def _ask(self, effect: facts.Ask) -> facts.Fact:
-        jid = effect.jid
-        job = self._machine.jobs.get(jid)
-
-        async def tell(said: Found) -> None:
-            await self._learn(await self._asked(jid, said, True))
+        jid, job = effect.jid, self._machine.jobs[effect.jid]
 
         def told(said: Found) -> None:
             # Minions that have answered need not wait for the others.
-            self._loop.spawn_callback(tell, said)
+            self._loop.spawn_callback(self._find, effect, self._asked(job, said, True))
 
         # The job's own target: a minion may no longer match it.
-        expression = None if job is None or job.obstacle else expression_of(job.load)
+        expression = None if job.obstacle else expression_of(job.load)
         find = self._ports.questions.find_job
         said = await find(jid, effect.minions, self._timeout, expression, told, effect.doubted)
-        return await self._asked(jid, said, False)
+        return await self._asked(job, said, False)
 
-    async def _asked(self, jid: str, said: Found, more: bool) -> facts.Asked:
-        try:
-            job = self._machine.jobs.get(jid)
-            others = frozenset[str]() if job is None else said.others(jid, job.load.get("fun"))
-            stored = await self._store_returns(jid, {m: kept for m, kept in said.ran.items() if m not in others})
-            records = {**self._said(jid, said.records), **dict.fromkeys(others, Said.INTERRUPTED)}
-        except Exception:  # of any kind, since the machine waits for an outcome
-            log.exception("What minions say of job %s cannot be used", jid)
-            return facts.Asked(jid, {Evidence.UNASKED: said.answered | said.silent}, more=more)
+    async def _asked(self, job: Job, said: Found, more: bool) -> facts.Fact:
+        jid, fun = job.jid, job.load.get("fun")
+        others = said.others(jid, fun)
+        stored = await self._store_returns(jid, fun, {m: kept for m, kept in said.ran.items() if m not in others})
+        records = dict[str, Said]()
+        if once.is_recorded(job.funs, job.load.get("kwargs")):
+            age = abs(self._ports.clock.now() - job.published_at)  # the clock may have been set back
+            records = {minion: Said.of(record.about(age)) for minion, record in said.records.items()}
+        records |= dict.fromkeys(others, Said.INTERRUPTED)
         told = {
             # A minion whose return cannot be stored now is asked again.
             Evidence.UNASKED: frozenset(said.ran) - stored - others,
@@ -170,25 +165,17 @@ class Effects:
         ran = {minion: record.at for minion, record in said.records.items()}
         return facts.Asked(jid, told, said.unmatched, records, ran, said.applying, said.free, more)
 
-    def _said(self, jid: str, records: Mapping[str, once.Record]) -> dict[str, Said]:
-        job = self._machine.jobs.get(jid)
-        if job is None or not once.is_recorded(job.funs, job.load.get("kwargs")):
-            return {}
-        age = abs(self._ports.clock.now() - job.published_at)  # the clock may have been set back
-        return {minion: Said.of(record.about(age)) for minion, record in records.items()}
-
     async def _inquire(self, effect: facts.Inquire) -> facts.Fact:
         running = await self._ports.questions.find_running(effect.minions, self._timeout)
         return facts.Surveyed(effect.number, running)
 
-    async def _store_returns(self, jid: str, returns: Mapping[str, Any]) -> frozenset[str]:
+    async def _store_returns(self, jid: str, fun: Any, returns: Mapping[str, Any]) -> frozenset[str]:
         if not returns:
             return frozenset()
         try:
-            load = self._machine.jobs[jid].load
-            await self._look(self._ports.cache.store_kept, jid, load.get("fun"), returns)
+            await self._look(self._ports.cache.store_kept, jid, fun, returns)
             return frozenset(await self._look(self._ports.returns.of, jid, returns.keys()))
-        except (JobCacheError, KeyError) as exc:
+        except JobCacheError as exc:
             log.warning("Returns that minions have kept of job %s cannot be stored now: %s", jid, exc)
             return frozenset()
 

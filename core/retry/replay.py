@@ -214,7 +214,7 @@ class Replays:
             entry.known.go(Step.ASKING)
             entry.known.ask(self._queue.now)
         # A proxy keeps no record of a job with several functions (Salt's ``metaproxy``): it would deny that it began one.
-        is_on_record = jid in self._queue.jobs and len(self._queue.jobs[jid].funs) == 1
+        is_on_record = len(self._queue.jobs[jid].funs) == 1
         doubted = tuple(entry.minion for entry in asked if is_on_record and entry.sent_at is not None)
         self._queue.want(facts.Ask(jid, minions, doubted))
 
