@@ -196,7 +196,13 @@ class RetryShell:
         if tag == events.KEY:
             self.step(facts.KeysChanged())
         elif isinstance(fact, events.JobReturned):
-            self._returned(fact, data)
+            self._proof.wake()
+            if self._ports.questions.wants(fact.jid):
+                self._ports.questions.heard(fact.jid, fact.minion, data.get("return"))
+            else:
+                # If the master cannot store the return (its disk is full), this event is the only trace that the job began.
+                self._begun(fact.minion, fact.jid)
+                self._seen(fact.minion)
         elif isinstance(fact, events.JobStarted):
             self._begun(fact.minion, fact.jid)
         elif isinstance(fact, events.MinionStarted):
@@ -204,16 +210,6 @@ class RetryShell:
         elif isinstance(fact, events.PresenceChanged):
             known = tuple(minion for minion in fact.new if minion in self.machine.backlogs)
             self.step(facts.SignOfLife(known))
-
-    def _returned(self, fact: events.JobReturned, data: Mapping[str, Any]) -> None:
-        if self._ports.questions.wants(fact.jid):
-            self._ports.questions.heard(fact.jid, fact.minion, data.get("return"))
-            self._proof.wake()
-        else:
-            # If the master cannot store the return (its disk is full), this event is the only trace that the job began.
-            self._begun(fact.minion, fact.jid)
-            self._proof.wake()
-            self._seen(fact.minion)
 
     def _begun(self, minion: str, jid: str) -> None:
         """An event claims that a minion has begun a job."""
