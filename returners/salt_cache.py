@@ -235,7 +235,9 @@ def _publish(store: Store, key: str, clear_load: dict[str, Any], minions: Iterab
         store.log.append(record)  # a question of an engine
         return
     try:
-        store.together(lambda: records.publish(store, key, load, named, record.limited), record, durable=True)
+        store.together(
+            lambda: records.publish(store, key, load, named, record.limited, record.fresh), record, durable=True
+        )
     except SaltCacheError as exc:
         if not identity.in_publish():
             raise

@@ -73,10 +73,13 @@ class Kept:
     """
     What the job cache has of a job besides its returns: load (``{}`` if there is none), minions, and the record in
     ``jobs/published`` as ``publication``, None if it cannot be used, or if there is none (not ``is_published``).
+    ``fresh``: there can be nothing yet, so nothing is read.
     """
 
-    def __init__(self, store: Store, key: str) -> None:
-        record, load, self.listed = store.driver.read_all([(PUBLISHED, key), (LOADS, key), (MINIONS, key)])
+    def __init__(self, store: Store, key: str, fresh: bool = False) -> None:
+        places = [(PUBLISHED, key), (LOADS, key), (MINIONS, key)]
+        found: list[Any] = [ABSENT] * 3 if fresh else store.driver.read_all(places)
+        record, load, self.listed = found
         self.load: dict[str, Any] = load if isinstance(load, dict) else {}
         self.is_published = record is not ABSENT
         self.publication: Publication | None = None
@@ -113,16 +116,19 @@ class Kept:
             store.store(MINIONS, key, merged)
 
 
-def publish(store: Store, key: str, load: Mapping[str, Any], named: Collection[str], limited: bool) -> None:
+def publish(
+    store: Store, key: str, load: Mapping[str, Any], named: Collection[str], limited: bool, fresh: bool = False
+) -> None:
     """
     Store what this master publishes: ``load``, for the minions ``named``. ``limited``: its user may not publish everything.
+    ``fresh``: the jid is new.
 
     * The first publish of a job stores its load. So does a later one if that is gone, or is not the published one.
     * A later publish of the same job, such as a replay, adds its minions.
     * One of another job under the same jid does so too, but marks them as ``added``: the first job was not for them.
     """
     with store.lock(key):
-        job, now = Kept(store, key), time.time()
+        job, now = Kept(store, key, fresh), time.time()
         before, is_first = job.minions, not (job.is_published and job.is_believed)
         # Minions that are listed without a record were named by no publish.
         known = job.publication or Publication(now, frozenset(before), 0.0)

@@ -12,8 +12,6 @@ from saltext.jobs.core.ledger.log import Reader
 from saltext.jobs.core.ledger.records import Published, Returned, work_of
 from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
 from saltext.jobs.core.master.passes import pass_for
-from saltext.jobs.core.retry import facts as retry_facts
-from saltext.jobs.core.retry.reader import of_record
 from saltext.jobs.core.site import site_of
 from tests.functional.options import options_in
 
@@ -111,15 +109,11 @@ def test_nothing_in_a_load_hides_its_publish(job_cache, tail, fun, arg):
     assert job_cache["get_load"](JID)["fun"] == fun
 
 
-@pytest.mark.parametrize("others", [["saltutil.find_job"], ["saltutil.find_job"] * 100, ["saltutil.find_job", 3]])
-def test_the_log_alone_does_not_prove_a_kill_that_is_one_of_several_functions(job_cache, tail, others):
+def test_a_kill_that_is_one_of_several_functions_ends_no_job(job_cache, tail):
     """Salt permits all of several functions to a user who may run one of them."""
-    load = {**LOAD, "jid": JID, "fun": [*others, "saltutil.kill_job"], "arg": [[JID] for _ in (*others, "kill")]}
+    load = {**LOAD, "jid": JID, "fun": ["saltutil.find_job", "saltutil.kill_job"], "arg": [[JID], [JID]]}
     job_cache["save_load"](JID, load, minions=["web1"])
-    (record,) = tail()
-    assert record.ends == (JID,)
-    (told,) = of_record(record)
-    assert isinstance(told, retry_facts.Published) and told.signal, "it is looked up, with its user's rights"
+    assert [record.ends for record in tail()] == [()]
 
 
 def test_only_a_publish_is_one(job_cache, tail):
