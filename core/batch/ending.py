@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from saltext.jobs.core.batch import facts, member
 from saltext.jobs.core.batch.facts import Effect
-from saltext.jobs.core.batch.member import IN_DOUBT, KILL_PAUSE, TERM_PAUSE, Again, Outcome
+from saltext.jobs.core.batch.member import IN_DOUBT, KILL_PAUSE, TERM_PAUSE, Outcome
 from saltext.jobs.core.batch.state import BatchState
 from saltext.jobs.core.delivery.known import Evidence, Said, Step
 
@@ -66,20 +66,17 @@ def acknowledged(batch: BatchState, fact: facts.Acknowledged, now: float) -> lis
     return kill_what_was_late(batch, now)
 
 
-def _runs(batch: BatchState, minion: str, evidence: Evidence, now: float) -> member.Kill | None:
-    """Take that a minion runs the job, and return how it is killed there, if it is."""
+def _runs(batch: BatchState, minion: str, evidence: Evidence, now: float) -> bool:
+    """Take that a minion runs the job, and tell whether it is killed there."""
     known = batch.members[minion]
     doubted = known.step in IN_DOUBT or known.step is Step.LOOKING
     known.take(evidence, now)
     known.since = now
     if evidence is Evidence.BEGUN:
         known.claimed, known.ran_since = True, now
-    follows = member.seen(known, batch.spec, now, doubted, batch.killing)
-    if isinstance(follows, member.Kill):
-        batch.go(minion, Step.RUNNING)
-        return follows
-    batch.go(minion, Step.RUNNING, follows)
-    return None
+    due = member.seen(known, batch.spec, now, doubted, batch.killing)
+    batch.go(minion, Step.RUNNING, due)
+    return due is None
 
 
 def wants_start(batch: BatchState, minion: str) -> bool:
@@ -134,14 +131,12 @@ def looked_up(batch: BatchState, fact: facts.LookedUp, now: float) -> list[Effec
     to_ask = tuple(batch.flights.at(fact.minions, Step.LOOKING))
     for minion in batch.flights.at(fact.minions, Step.LOOKING_AGAIN):
         known = batch.members[minion]
-        follows = member.given_up(known, batch.spec)
-        if isinstance(follows, Outcome):
-            batch.settle(minion, follows, now, None)
-        elif follows is Again.AGAIN:
+        outcome = member.given_up(known, batch.spec)
+        if outcome is None:
             known.resends += 1
             batch.put_back([minion])
         else:
-            leave_out(batch, [minion], now)
+            batch.settle(minion, outcome, now, None)
     for minion in to_ask:
         batch.go(minion, Step.ASKING).ask(now)
     return effects + ([facts.Ask(to_ask)] if to_ask else []) + _check_budget(batch)
@@ -149,12 +144,10 @@ def looked_up(batch: BatchState, fact: facts.LookedUp, now: float) -> list[Effec
 
 def asked(batch: BatchState, fact: facts.Asked, now: float) -> list[Effect]:
     """Minions were asked whether they run the job. Silence is no evidence while minions still connect."""
-    look, kills = list[str](), {how: list[str]() for how in (member.Kill.GENTLY, member.Kill.AT_ONCE)}
+    look, late = list[str](), list[str]()
     for evidence, minions in fact.told.items():
         if evidence is Evidence.RUNS:
-            for minion in batch.flights.at(minions, *IN_DOUBT):
-                if how := _runs(batch, minion, evidence, now):
-                    kills[how].append(minion)
+            late += [minion for minion in batch.flights.at(minions, *IN_DOUBT) if _runs(batch, minion, evidence, now)]
             continue
         if evidence is Evidence.SILENT and now < batch.pending.settled_at:
             evidence = Evidence.UNASKED
@@ -166,15 +159,7 @@ def asked(batch: BatchState, fact: facts.Asked, now: float) -> list[Effect]:
                 look.append(minion)
             else:
                 batch.go(minion, step, now + batch.spec.gather_job_timeout)
-    effects = look_for(batch, look, Step.LOOKING_AGAIN)
-    return effects + [effect for how, minions in kills.items() for effect in kill(batch, minions, now, how.value)]
-
-
-def leave_out(batch: BatchState, minions: list[str], now: float) -> None:
-    """Do what ``offline`` says with minions that are not there. With ``queue`` they are handed over later."""
-    outcome = Outcome.FAILED if batch.spec.offline == "fail" else Outcome.OFFLINE
-    for minion in minions:
-        batch.settle(minion, outcome, now, None)
+    return look_for(batch, look, Step.LOOKING_AGAIN) + kill(batch, late, now)
 
 
 def hand_over(batch: BatchState, now: float) -> None:
@@ -209,11 +194,13 @@ def killed(batch: BatchState, fact: facts.Killed, _now: float) -> list[Effect]:
     return []
 
 
-def kill(batch: BatchState, minions: Iterable[str], now: float, gently: bool = False) -> list[Effect]:
-    """Send minions a kill, and ask soon whether it worked. ``gently``: with SIGTERM, because it ran too long."""
-    chosen = tuple(minions)
-    for minion in chosen:
+def kill(batch: BatchState, minions: Iterable[str], now: float) -> list[Effect]:
+    """Send minions a kill, and ask soon whether it worked. A job that ran too long is first told to terminate."""
+    chosen: dict[bool, list[str]] = {True: [], False: []}
+    for minion in minions:
+        gently = not (batch.members[minion].kills or batch.killing)
         known = batch.go(minion, Step.SENT, now + (TERM_PAUSE if gently else KILL_PAUSE))
         known.kills, known.unanswered = known.kills + 1, 0
         known.expired = known.expired or gently
-    return [facts.Kill(chosen, gently)] if chosen else []
+        chosen[gently].append(minion)
+    return [facts.Kill(tuple(names), gently) for gently, names in chosen.items() if names]

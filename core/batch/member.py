@@ -126,24 +126,10 @@ class Member(Delivery):
 # -- what follows -----------------------------------------------------------------------------------------------------
 
 
-class Kill(enum.Enum):
-    """The job is killed there; gently: it is terminated, since it has run for too long."""
-
-    AT_ONCE = False
-    GENTLY = True
-
-
-class Again(enum.Enum):
-    """What becomes of a minion that does not end."""
-
-    AGAIN = "again"  # it never got the job, and is sent it again
-    ABSENT = "absent"  # it is not there, and ``offline`` says what that means
-
-
-def seen(member: Member, spec: Spec, now: float, doubted: bool, killing: bool) -> float | Kill:
+def seen(member: Member, spec: Spec, now: float, doubted: bool, killing: bool) -> float | None:
     """
-    The minion says that it runs the job. Return when it is overdue next, or how the job is killed there. ``doubted``: the
-    batch was finding out what became of it. ``killing``: an operator wants the job killed.
+    The minion says that it runs the job. Return when it is overdue next; None if the job is to be killed there. ``doubted``:
+    the batch was finding out what became of it. ``killing``: an operator wants the job killed.
     """
     due = overdue_at(member, spec, now)
     if member.last is Evidence.BEGUN:  # which can be forged: it kills nothing, and the minion is asked soon
@@ -151,9 +137,7 @@ def seen(member: Member, spec: Spec, now: float, doubted: bool, killing: bool) -
         return min(due, now + spec.gather_job_timeout) if doubted else due
     limit = spec.max_runtime
     is_too_long = member.expired or (limit is not None and now >= member.ran_since + limit)
-    if is_too_long and not member.kills and not killing:
-        return Kill.GENTLY
-    return Kill.AT_ONCE if (is_too_long or killing) and member.kills < KILLS else due
+    return None if (is_too_long or killing) and member.kills < KILLS else due
 
 
 def overdue_at(member: Member, spec: Spec, now: float) -> float:
@@ -182,10 +166,15 @@ def answered(member: Member, spec: Spec) -> Step:
     return Step.WAITING
 
 
-def given_up(member: Member, spec: Spec) -> Outcome | Again:
+def absent(spec: Spec) -> Outcome:
+    """Return how a minion ends that is not there. One that counts as ``OFFLINE`` may be handed over later."""
+    return Outcome.FAILED if spec.offline == "fail" else Outcome.OFFLINE
+
+
+def given_up(member: Member, spec: Spec) -> Outcome | None:
     """
-    Return how a minion ends for which the last look has found no return, or what happens to it instead. It may be sent the
-    job again: a minion that did receive the job ignores the duplicate jid until it restarts.
+    Return how a minion ends for which the last look has found no return; None if it never got the job, and is sent it again:
+    a minion that did receive the job ignores the duplicate jid until it restarts.
     """
     if member.killed and member.idle:
         return Outcome.TIMED_OUT if member.expired else Outcome.KILLED
@@ -193,9 +182,9 @@ def given_up(member: Member, spec: Spec) -> Outcome | Again:
     if verdict is Verdict.SILENT:
         # The retry queue asks a silent minion before it delivers anything.
         may_have_begun = spec.offline != "queue" and (unsure or member.restarted or member.unheard or not spec.acks)
-        return Outcome.LOST if member.begun_at or member.idle or may_have_begun else Again.ABSENT
+        return Outcome.LOST if member.begun_at or member.idle or may_have_begun else absent(spec)
     never_got_it = verdict in (Verdict.NEVER, Verdict.UNKNOWN) and member.resends < spec.probe_attempts
     may_be_unsent = unsure and verdict in (Verdict.NEVER, Verdict.UNKNOWN, Verdict.MAY_HAVE_BEGUN)
     # A kill that it has not answered may have reached the job before the minion said that it had begun.
     is_safe = verdict is Verdict.NEVER or not (member.restarted or member.kills)
-    return Again.AGAIN if is_safe and (never_got_it or may_be_unsent) else Outcome.LOST
+    return None if is_safe and (never_got_it or may_be_unsent) else Outcome.LOST

@@ -8,10 +8,10 @@ under another jid to a minion that may have received it: the same one the minion
 
 from __future__ import annotations
 
-from saltext.jobs.core.batch import ending, facts
+from saltext.jobs.core.batch import ending, facts, member
 from saltext.jobs.core.batch.facts import Announce, Effect
 from saltext.jobs.core.batch.gates import PausedBy
-from saltext.jobs.core.batch.member import Outcome, overdue_at
+from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.state import BatchState
 from saltext.jobs.core.delivery.known import Evidence, Step
 
@@ -65,10 +65,10 @@ def rights_checked(batch: BatchState, fact: facts.RightsChecked, now: float) -> 
 
 def misses(batch: BatchState, minion: str) -> bool:
     """Whether ``minion`` was left out before it was sent to, and is sent to if it shows a sign of life now."""
-    member = None if batch.halted or batch.finished else batch.members.get(minion)
-    if member is None or member.ended in (None, Outcome.QUEUED):
+    known = None if batch.halted or batch.finished else batch.members.get(minion)
+    if known is None or known.ended in (None, Outcome.QUEUED):
         return False
-    return member.sent_at is None and member.retcode is None
+    return known.sent_at is None and known.retcode is None
 
 
 def pinged(batch: BatchState, fact: facts.Pinged, now: float) -> list[Effect]:
@@ -91,7 +91,8 @@ def pinged(batch: BatchState, fact: facts.Pinged, now: float) -> list[Effect]:
     if batch.spec.presence == "none":
         batch.pending.put(absent)
     else:
-        ending.leave_out(batch, absent, now)
+        for minion in absent:
+            batch.settle(minion, member.absent(batch.spec), now, None)
     return []
 
 
@@ -131,14 +132,14 @@ def published(batch: BatchState, fact: facts.Published, now: float) -> list[Effe
     missed = set(fact.missed)
     batch.pace.failures = 0
     for minion in batch.end_publish():
+        known = batch.flights[minion]
         if minion in missed:
-            batch.flights[minion].take(Evidence.MISSED, now)
-            ending.leave_out(batch, [minion], now)
+            known.take(Evidence.MISSED, now)
+            batch.settle(minion, member.absent(batch.spec), now, None)
         else:
-            member = batch.flights[minion]
-            member.take(Evidence.PUBLISHED, now)
-            member.ran_since = now
-            batch.go(minion, Step.SENT, overdue_at(member, batch.spec, now))
+            known.take(Evidence.PUBLISHED, now)
+            known.ran_since = now
+            batch.go(minion, Step.SENT, member.overdue_at(known, batch.spec, now))
     return ending.kill_what_was_late(batch, now)
 
 
@@ -180,8 +181,8 @@ def _begin_check(batch: BatchState) -> list[Effect]:
         return [announced]
     done = [
         minion
-        for minion, member in batch.members.items()
-        if member.ended is Outcome.COMPLETED and member.since >= batch.pace.began
+        for minion, known in batch.members.items()
+        if known.ended is Outcome.COMPLETED and known.since >= batch.pace.began
     ]
     return [announced, facts.Check(tuple(sorted(done)), stage)]
 

@@ -110,8 +110,8 @@ _TABLE = (
     (
         "a kill misses the minions whose publish is under way",
         "core/batch/sending.py",
-        "overdue_at(member, batch.spec, now))\n    return ending.kill_what_was_late(batch, now)",
-        "overdue_at(member, batch.spec, now))\n    return []",
+        "overdue_at(known, batch.spec, now))\n    return ending.kill_what_was_late(batch, now)",
+        "overdue_at(known, batch.spec, now))\n    return []",
         "tests/unit/batch/test_shell_control.py::test_a_kill_reaches_minions_whose_publish_was_under_way",
     ),
     (
