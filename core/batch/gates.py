@@ -129,15 +129,15 @@ FRESH = 300.0
 class Rights(Part):
     """
     Whether the owner of a batch may still run it. Rights can be taken away at any time, so an answer counts for ``FRESH``
-    seconds at most, and never beyond a resume, an approval or a restart of the engine.
+    seconds at most; a resume, an approval and a restart of the engine drop it.
     """
 
     KEPT = ("trouble",)
 
     spec: Spec
-    fresh_until: float | None = None
+    granted: bool = False  # the last answer; it counts until it is time to ask again
     asking: bool = False  # a question is under way
-    ask_at: float | None = None  # when to ask next; None for at once
+    ask_at: float = 0.0  # when to ask next
     trouble: str = ""  # why there is no answer
 
     @property
@@ -147,24 +147,21 @@ class Rights(Part):
 
     def may_send(self, now: float) -> bool:
         """Tell whether it is known that the batch may send."""
-        return not self.limited or (self.fresh_until is not None and now < self.fresh_until)
+        return not self.limited or (self.granted and now < self.ask_at)
 
     def must_ask(self, now: float) -> bool:
         """Tell whether to ask about the rights now; if so, the question counts as under way."""
-        if self.asking or (self.ask_at is not None and now < self.ask_at):
+        if self.asking or now < self.ask_at:
             return False
         self.asking = True
         return True
 
     def doubt(self) -> None:
         """Drop the last answer."""
-        self.fresh_until, self.ask_at = None, None
+        self.granted, self.ask_at = False, 0.0
 
     def told(self, reason: str, trouble: str, now: float) -> bool:
         """Take an answer, and tell whether it says that rights are lacking."""
-        self.asking, self.trouble = False, trouble
-        if trouble:
-            self.ask_at = now + ASK_AGAIN
-        else:
-            self.fresh_until, self.ask_at = (None if reason else now + FRESH), None
+        self.asking, self.trouble, self.granted = False, trouble, not (reason or trouble)
+        self.ask_at = now + (ASK_AGAIN if trouble else FRESH)
         return bool(reason)
