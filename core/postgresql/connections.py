@@ -33,6 +33,8 @@ _POOLS: weakref.WeakSet[Connections] = weakref.WeakSet()
 #: When this process last gave up waiting for a server, by the server's ``place``; for _SOON seconds it then tries only once.
 _GIVEN_UP: dict[str, float] = {}
 _SOON = 30.0
+#: Until when this process does not try to connect to a server, by its ``place``, since a try got no answer.
+_SILENT: dict[str, float] = {}
 #: Seconds that reading or removing many rows may take.
 LONG = 60.0
 #: Most connections of one process.
@@ -240,7 +242,15 @@ class Connections:
                 self.close()
 
     def _opened(self) -> Patient:
-        connection: Patient = Patient.connect(autocommit=True, **self._parameters)
+        began, longest = time.monotonic(), float(self._parameters["connect_timeout"])
+        if began < _SILENT.get(self.place, began):
+            raise psycopg.OperationalError(f"it gave no answer for {longest:g} seconds")
+        try:
+            connection: Patient = Patient.connect(autocommit=True, **self._parameters)
+        except psycopg.OperationalError:
+            if (ended := time.monotonic()) - began >= longest:
+                _SILENT[self.place] = ended + longest  # the next calls would wait as long, one after the other
+            raise
         connection.patience = self._options.timeout
         try:
             self._prepare(connection)

@@ -19,7 +19,7 @@ from typing import Any
 
 import salt.loader
 import salt.payload
-from salt.exceptions import SaltCacheError, SaltDeserializationError
+from salt.exceptions import NotImplemented, SaltCacheError, SaltDeserializationError
 
 from saltext.jobs.core import loader
 from saltext.jobs.core.banks import NOCACHE
@@ -46,8 +46,11 @@ _DAMAGE = frozenset(("UnpackException", "OutOfData", "StackError", "FormatError"
 _LOADING: dict[int, threading.Lock] = {}
 
 
-class Outage(SaltCacheError):  # type: ignore[misc]
-    """The server behind the driver is away: it is useless to ask it for the next key."""
+class Outage(SaltCacheError, NotImplemented):  # type: ignore[misc]
+    """
+    The server behind the driver is away: it is useless to ask it for the next key. Salt's own runners, such as
+    ``jobs.list_jobs``, let it through: see ``errors.Refused`` for why it is a NotImplemented.
+    """
 
 
 class Unavailable(Outage):

@@ -6,7 +6,7 @@ import pytest
 
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from tests.functional.cache_servers import cache_servers as cache_servers
-from tests.integration.conftest import ask_runner, make_master, minions, salt_cli
+from tests.integration.conftest import ask_runner, make_master, minions, salt_cli, salt_run
 from tests.integration.faults import CountedJob
 from tests.integration.job_retry.desk import Desk, kill, make_retry_master
 from tests.integration.several import ended
@@ -22,6 +22,7 @@ def test_the_master_goes_on_when_the_server_of_its_job_cache_is_back(salt_factor
         assert salt_cli(master, "kept", "test.echo", "before").data == "before"
         server.stop()
         salt_cli(master, "kept", "test.echo", "meanwhile")
+        assert "Traceback" not in salt_run(master, "jobs.list_jobs").stdout
         assert master.is_running()
         server.start()
         wait_for(
