@@ -68,8 +68,8 @@ def prep_jid(nocache: bool = False, passed_jid: Any = None, recurse_count: int =
 
     Returns None if ``passed_jid`` is refused: it is not a jid, belongs to a batch, or comes from an engine that has lost
     the lead. Salt then publishes nothing, and answers "Master failed to assign jid". If a publish could not be recorded,
-    since the disk is full, returns ``{"error": …}``: Salt publishes nothing, and its client raises the text. Salt also
-    calls this with the jid of each return, and ignores the answer.
+    since the disk is full or the site's database away, returns ``{"error": …}``: Salt publishes nothing, and its client
+    raises the text. Salt also calls this with the jid of each return, and ignores the answer.
     Raises SaltCacheError if five new jids in a row were taken, or if the driver fails.
     """
     store, origin = store_of(__opts__), ""
@@ -86,7 +86,10 @@ def prep_jid(nocache: bool = False, passed_jid: Any = None, recurse_count: int =
         jid = None if key is None else plain(named)
         store.publishes_for(jid, origin)  # in this thread Salt calls `save_load` next
     else:
-        jid = key = _new_jid(store, recurse_count)
+        try:
+            jid = key = _new_jid(store, recurse_count)
+        except Outage as exc:
+            return {"error": f"Nothing was published, because it could not be recorded: {exc}"}
         store.publishes_for(jid, "", fresh=True)
     if nocache and key is not None and not origin:
         records.store_no_returns(store, key)
@@ -132,8 +135,10 @@ def _new_jid(store: Store, tries: int) -> str:
         jid = str(salt.utils.jid.gen_jid(compat.plain_opts(__opts__)))
         try:
             is_free = not store.contains(LOADS, jid)
-        except Outage:  # two masters hardly ever make the same one
-            is_free = True
+        except Outage:
+            if store.site.is_far and identity.in_publish():
+                raise  # the log is there, too: the job would be forgotten
+            is_free = True  # two masters hardly ever make the same one
         if is_free and store.takes(jid):
             return jid
     raise SaltCacheError(

@@ -12,6 +12,7 @@ import signal
 import time
 
 import pytest
+from salt.exceptions import SaltClientError
 
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
@@ -113,6 +114,8 @@ def test_a_leader_that_wakes_publishes_nothing_and_nor_does_one_whose_server_is_
         server = cache_servers("postgresql")
         server.stop()
         began = lines(trace)
+        with pytest.raises(SaltClientError, match="could not be recorded"):
+            desks[0].publish("test.ping")
         time.sleep(30)  # twice as long as the lease lasts
         assert lines(trace) <= began + 1  # one that was on its way
         server.start()
