@@ -126,7 +126,7 @@ def _requested(batch: BatchState, fact: facts.Requested, now: float) -> list[Eff
         batch.pace.pass_check()
         return [Announce("checked", {**batch.spec.check, "stage": fact.stage, "user": fact.user})]
     batch.paused = None
-    batch.pace.forget_failures(now)
+    batch.pace.failures, batch.pace.not_before = 0, now
     return [Announce("resumed", {"user": fact.user})]
 
 

@@ -115,9 +115,6 @@ class Pace(Part):
         self.not_before = now + min(FIRST_BACKOFF * 2 ** (self.failures - 1), LONGEST_BACKOFF)
         return True
 
-    def forget_failures(self, now: float) -> None:
-        self.failures, self.not_before = 0, now
-
     def recover(self, now: float) -> None:
         """An engine has started, so the clock may have been set: set all times again. An approval is still waited for."""
         self.limit, self.not_before, self.began = None, now, min(self.began, now)

@@ -39,7 +39,7 @@ class Pending(Part):
 
     def __post_init__(self) -> None:
         self._places = {minion: place for place, minion in enumerate(self.spec.minions)}
-        self._ends = [*itertools.accumulate(count for _, count in self.spec.groups)] or [len(self.spec.minions)]
+        self._ends = [*itertools.accumulate(self.spec.counts)]
         self._turn = self._ends[0]
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class Pending(Part):
 
     def group_of(self, minion: str) -> int:
         """Return the place of a minion's group; 0 in a batch without groups."""
-        return bisect.bisect_right(self._ends, self._places.get(minion, 0)) if len(self._ends) > 1 else 0
+        return bisect.bisect_right(self._ends, self._places.get(minion, 0))
 
     def open_to(self, group: int) -> None:
         """Begin the turn of a group. Earlier groups may be sent to as well, later ones not."""

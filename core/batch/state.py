@@ -268,6 +268,4 @@ class BatchState(Part):
         group = self.pending.group_of(minion) if len(budgets) > 1 else 0
         self.used[group] += by
         if budgets and self.used[group] > budgets[group]:
-            self.overdrawn = (
-                f"max_failures in group {self.spec.groups[group][0]}" if len(budgets) > 1 else "max_failures"
-            )
+            self.overdrawn = "max_failures" + (f" in group {self.spec.groups[group][0]}" if len(budgets) > 1 else "")
