@@ -71,20 +71,21 @@ def count(tables: Tables) -> int:
 def jids(tables: Tables, low: str, high: str, mark: str | None = None) -> Iterator[str]:
     """Yield the jids of loads from ``high`` down to ``low``, both included; only those with this mark, if one is given."""
     where, values = ("mark = ? AND", (mark,)) if mark is not None else ("", ())
+    return _down(tables, _DOWN.format(where, "{}", "{}"), low, high, *values)
+
+
+def _down(tables: Tables, query: str, low: str, high: str, *values: str) -> Iterator[str]:
     # a caller that wants the newest jobs wants only a few
-    rows = tables.read(_DOWN.format(where, "<=", FEW), (*values, high, low))
+    rows = tables.read(query.format("<=", FEW), (*values, high, low))
     while rows:
         yield from (row[0] for row in rows)
-        rows = tables.read(_DOWN.format(where, "<", MANY), (*values, rows[-1][0], low))
+        rows = tables.read(query.format("<", MANY), (*values, rows[-1][0], low))
 
 
 def failed(tables: Tables, low: str, high: str) -> Iterator[str]:
     """As ``jids``, for jobs with a return that tells of a failure."""
     before = f"{RETURNS}/"
-    rows = tables.read(_FAILED.format("<=", FEW), (before + high, before + low))
-    while rows:
-        yield from (row[0][len(before) :] for row in rows)
-        rows = tables.read(_FAILED.format("<", MANY), (rows[-1][0], before + low))
+    return (bank[len(before) :] for bank in _down(tables, _FAILED, before + low, before + high))
 
 
 def near(tables: Tables, low: str, high: str, minion: str) -> Iterator[str]:

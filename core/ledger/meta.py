@@ -21,11 +21,9 @@ class Value(NamedTuple):
     age: float
 
 
-def keep(
-    tables: Tables, engine: str, name: str, body: bytes | None, lease: Lease | None = None, durable: bool = False
-) -> None:
-    """Keep a value; None removes it. :param durable: whether it must survive a power cut when this returns."""
-    META.write(tables, {(engine, name): None if body is None else (body,)}, lease, durable)
+def keep(tables: Tables, engine: str, name: str, body: bytes | None, lease: Lease | None = None) -> None:
+    """Keep a value; None removes it."""
+    META.write(tables, {(engine, name): None if body is None else (body,)}, lease)
 
 
 def get(tables: Tables, engine: str, name: str) -> bytes | None:

@@ -208,9 +208,7 @@ def report(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[An
         stored = dict(load)
         stored.pop("Minions", None)  # a syndic's master adds them; they have their own bank
         if "arg" not in stored:  # a return of a minion or of a runner has them as ``fun_args``
-            places = [
-                each["fun_args"] for each in (load, load.get("return")) if isinstance(each, dict) and "fun_args" in each
-            ]
+            places = [each.get("fun_args") for each in (load, load.get("return")) if isinstance(each, dict)]
             stored["arg"] = next((list(each) for each in places if isinstance(each, list)), [])
         store.store(LOADS, key, stored)
         if usable:

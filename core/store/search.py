@@ -205,8 +205,6 @@ def _patterns(name: str, value: Any) -> tuple[str, ...]:
 
 # -- the last result of each minion -------------------------------------------------------------------------------------
 
-#: Returns read at a time.
-_RETURNS_AT_ONCE = 20
 #: How a run ended; UNREADABLE if its return exists and cannot be read.
 SUCCEEDED, FAILED, UNREADABLE = ("succeeded", "failed", "unreadable")
 _NOTHING = dict.fromkeys(("jid", "at", "fun", "arguments", "outcome", "retcode", "missed"))
@@ -233,19 +231,12 @@ def last_results(
                 "arguments": published_words(load.get("arg")) if sees(load) else [HIDDEN],
             }
             names = [name for name in store.keys(bank) if store.decode(name) in left]
-            for name, result in _results(store, bank, names):
-                found[store.decode(name)].update(about, **result)
-            left.difference_update(map(store.decode, names))
+            for name, record in store.driver.fetch_each(bank, names):
+                code = retcode_of(record) if isinstance(record, Mapping) else None
+                outcome = UNREADABLE if code is None else FAILED if code else SUCCEEDED
+                found[store.decode(name)].update(about, outcome=outcome, retcode=code)
+                left.discard(store.decode(name))
             (listed,) = store.driver.read_all([(MINIONS, key)])
             for minion in left.intersection(ids_in(listed)):
                 found[minion]["missed"] = found[minion]["missed"] or jid
     return found
-
-
-def _results(store: Store, bank: str, names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for start in range(0, len(names), _RETURNS_AT_ONCE):
-        part = names[start : start + _RETURNS_AT_ONCE]
-        returns = dict(store.driver.fetch_each(bank, part))
-        for name in part:
-            code = retcode_of(returns[name]) if isinstance(returns.get(name), Mapping) else None
-            yield name, {"outcome": UNREADABLE if code is None else FAILED if code else SUCCEEDED, "retcode": code}

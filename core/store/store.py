@@ -84,7 +84,7 @@ class Store:
         self._keys = Keys(name)
         self.key_of, self.decode = self._keys.key, self._keys.decode
         self.fetch, self.contains, self.keys = self.driver.fetch, self.driver.contains, self.driver.keys
-        self.store, self.flush = self.driver.store, self.driver.flush
+        self.store = self.driver.store
         self._publishing = threading.local()
         self.works: dict[str, Any] = {}  # what jobs run, by the key of the jid: see ``records.work``
 

@@ -79,7 +79,7 @@ class TestValues:
         ours, theirs = sites
         assert meta.get(ours, ENGINE, "paused") is None
         for body in (b"\x00one", b"two"):
-            meta.keep(ours, ENGINE, "paused", body, lease, durable=True)
+            meta.keep(ours, ENGINE, "paused", body, lease)
             assert meta.get(theirs, ENGINE, "paused") == body
         assert meta.get(theirs, "job_retry", "paused") is None
         meta.keep(ours, ENGINE, "paused", None, lease)
