@@ -491,7 +491,7 @@ def retry(jid: object, which: object = "failed") -> Any:
     Returns the new batch's summary; its ``parent`` is ``jid``.
 
     :param str jid: the batch's jid.
-    :param str which: failed, lost, offline, timed_out, or all: all minions that did not complete. Minions to which job_retry
+    :param str which: failed, timed_out, lost, killed, offline, or all: all that did not complete. Minions to which job_retry
         owes the job are never among them; ``job_retry.cancel jid=JID`` takes the job back, and makes them offline. Of a
         minion that a retry of the batch has run the job on, that run counts.
 

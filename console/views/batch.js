@@ -294,7 +294,7 @@ export class BatchView {
   async retry() {
     const { batch } = this;
     const kinds = [["failed", `failed (${count(batch.failed)})`], ["lost", `lost (${count(batch.lost)}): may have run it, see why below the timeline`], ["offline", `offline (${count(batch.offline)})`],
-      ["timed_out", `timed out (${count(batch.timed_out)})`]].filter(([state]) => batch[state] > 0);
+      ["timed_out", `timed out (${count(batch.timed_out)})`], ["killed", `killed (${count(batch.killed)})`]].filter(([state]) => batch[state] > 0);
     const boxes = [...kinds, ["all", `all on which it did not succeed${isOver(batch) && batch.pending ? `, and those it has not reached (${count(batch.pending)})` : ""}`]].map(([value, text], index) => [value, text, el("input", { type: "radio", name: "which", id: `which-${value}`, value, checked: index === 0 })]);
     const chosen = await open(`Retry batch ${this.jid}?`, [
       el("p", {}, `A new batch runs this again, with the same options, on these minions:`),

@@ -44,7 +44,7 @@ from saltext.jobs.core.windows import find_zone, own_zone, parse_moment
 #: The size of a batch if none is given.
 BATCH = "10%"
 #: For each ``which`` of ``batch.retry``: the states of the minions that it selects.
-RETRIABLE = {name: {name} for name in ("failed", "lost", "offline", "timed_out")}
+RETRIABLE = {name: {name} for name in ("failed", "timed_out", "lost", "killed", "offline")}
 RETRIABLE["all"] = {*BAD, "pending"} - {"queued"}
 
 #: Options that become the Spec's field of that name.

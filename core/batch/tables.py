@@ -223,7 +223,7 @@ def _again(batch: Row) -> list[str]:
     bad = [name for name in BAD if batch.get(name) and name != "queued"]  # the queue owes the job to those
     if not bad and not batch.get("pending"):
         return []
-    which = "all" if len(bad) != 1 or batch.get("pending") or bad == ["killed"] else bad[0]
+    which = "all" if len(bad) != 1 or batch.get("pending") else bad[0]
     if which == "lost":  # what is known of them decides whether the job may run again
         return [f"batch.minions {batch['jid']}", "batch.retry which=lost"]
     return [f"batch.retry {batch['jid']}" + ("" if which == "failed" else f" which={which}"), "batch.minions"]

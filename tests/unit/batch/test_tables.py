@@ -227,7 +227,10 @@ def test_each_thing_to_say_about_a_batch_is_a_line(more, told):
             f"batch.minions {JID} (or retry which=lost)",
         ),
         ({"state": "halted", "failed": 0, "offline": 0}, f"batch.retry {JID} which=all (or minions)"),
-        ({"state": "halted", "failed": 0, "killed": 1}, f"batch.retry {JID} which=all (or minions)"),
+        (
+            {"state": "halted", "failed": 0, "killed": 1, "pending": 0, "offline": 0},
+            f"batch.retry {JID} which=killed (or minions)",
+        ),
         ({"state": "complete", "failed": 0, "offline": 0, "pending": 0}, f"jobs.lookup_jid {JID} (or batch.minions)"),
         ({"state": "running", "driver": "master"}, f"batch.minions {JID} (or stop)"),
     ],
