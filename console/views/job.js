@@ -1,10 +1,10 @@
 // One job with its returns.
 
 import { el, replace, say, set, to } from "../dom.js";
-import { block, count, line, name, stamp, target } from "../format.js";
+import { count, line, name, stamp, target } from "../format.js";
 import { draftOf } from "../model/draft.js";
 import { FATES, countsOf, returnsOf, worstFirst } from "../model/jobs.js";
-import { statesOf } from "../model/returned.js";
+import { statesOf, textOf } from "../model/returned.js";
 import { Reader } from "../reader.js";
 import { keepDraft } from "../session.js";
 import { Failures } from "./failures.js";
@@ -95,10 +95,11 @@ export class JobView {
     let most = MOST;
     let shown = null;
     const show = () => {
-      const text = shown.value === null && shown.state !== "returned" ? "" : block(shown.value, most);
+      const text = shown.value === null && shown.state !== "returned" ? "" : textOf(shown.value, most);
       const code = shown.code ? `exit code ${line(shown.code)}\n` : "";
       const rest = most === MOST ? "" : `\nThe rest: salt-run jobs.list_job ${this.jid}`;
       all.hidden = text.length <= most || most === MORE;
+      value.hidden = !(code + text);
       say(value, code + (text.length > most ? `${text.slice(0, most)}…${rest}` : text));
     };
     all.addEventListener("click", () => { most = MORE; show(); });

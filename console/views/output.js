@@ -2,7 +2,7 @@
 
 import { el, jobsOf, replace, say } from "../dom.js";
 import { block, cut, duration, line, name } from "../format.js";
-import { statesOf } from "../model/returned.js";
+import { statesOf, textOf } from "../model/returned.js";
 import { Trouble, badge } from "./parts.js";
 
 /** Most characters of a return, and most states, that are shown. */
@@ -12,7 +12,7 @@ const [MOST, MOST_STATES] = [100_000, 500];
 export function returned(minion, value, rest) {
   const states = statesOf(value);
   if (states) return table(minion, states.slice(0, MOST_STATES));
-  const text = value === null || value === undefined ? "" : block(value, MOST);
+  const text = textOf(value, MOST);
   const node = el("pre", { tabindex: 0, role: "region", "aria-label": "Output" });
   say(node, text.length > MOST ? `${text.slice(0, MOST)}…\n${rest}` : text);
   return node;

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { statesOf } from "../../../../console/model/returned.js";
+import { statesOf, textOf } from "../../../../console/model/returned.js";
 
 const one = (more) => ({ result: true, changes: {}, comment: "", duration: 12.5, ...more });
 
@@ -18,4 +18,8 @@ test("failed states come first, then those that changed something, then the othe
 
 test("anything else is no run of states", () => {
   for (const value of [null, "text", [], {}, { a: 1 }, { "a_|-b_|-c_|-d": null }, { "a_|-b": { result: true } }]) assert.equal(statesOf(value), null);
+});
+
+test("an empty text is said to be one, and nothing else is changed", () => {
+  assert.deepEqual(["", "ok", {}, [], null].map((value) => textOf(value, 10)), ["(an empty text)", "ok", "{}", "[]", "null"]);
 });
