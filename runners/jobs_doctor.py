@@ -56,15 +56,14 @@ def run() -> dict[str, Any]:
 
         salt-run jobs_doctor.run
     """
+    from saltext.jobs.core.options import section_of
+
     _require_no_peer()
     parts, found = dict[str, str](), [*_misspelt(__opts__), *_left_behind(__opts__)]
     for part in (_JOB_CACHE, *_ENGINES):
         configured, work = _is_configured(part), _open_work(part)
-        if not configured and not work:
+        if not configured and not work and not (part in _ENGINES and section_of(__opts__, part)):
             parts[part] = "not configured"
-            if part in _ENGINES and __opts__.get(part):  # Salt has an option `job_cache` of its own
-                told = f"the master's configuration has `{part}:`, but `engines:` does not name it"
-                found.append(fault("engine-unnamed", told, "add it there"))
             continue
         standing = _examined(part)
         well = standing.get("engine", standing.get("usable", False))
@@ -128,7 +127,7 @@ def _left_behind(opts: Mapping[str, Any]) -> Iterator[Finding]:
         count = len(BatchStore(other).jids(Kind.OPEN)) if os.path.exists(place) else 0
         if count and not opts.get("saltext_jobs_site"):
             told = f"batches that have not ended: {count} in {place}, which is not used any more"
-            yield fault("batches-left-behind", told, "set `cache:` back until they have ended")
+            yield fault("batches-left-behind", told, "set `cache:` back until they have ended, or remove it")
 
 
 def _misspelt(opts: Mapping[str, Any]) -> Iterator[Finding]:

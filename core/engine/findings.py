@@ -12,7 +12,7 @@ from saltext.jobs.core.engine.feeder import why_unproven
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
 from saltext.jobs.core.findings import Finding, advice, examined, fault
-from saltext.jobs.core.options import is_configured
+from saltext.jobs.core.options import is_configured, section_of
 from saltext.jobs.core.site import site_of
 
 #: Seconds by which a master's clock may differ from the site's.
@@ -63,6 +63,10 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[Finding]:
     site, user = site_of(opts), str(opts.get("user") or "root")
     lead = site.lead(engine)
     if lead is None:
+        section = section_of(opts, engine)
+        if not is_configured(opts, engine) and section:
+            told = f"the master's configuration has `{section}:`, but `engines:` does not name {engine}"
+            return [fault("engine-unnamed", told, "add it there")]
         if not is_configured(opts, engine):
             told = f"no {engine} engine runs, and none is configured"
             return [advice("engine-unconfigured", told, "add it to `engines:` if it is wanted")]

@@ -74,6 +74,12 @@ def is_configured(opts: Mapping[str, Any], engine: str) -> bool:
     return any(entry == engine or (isinstance(entry, Mapping) and engine in entry) for entry in _entries(opts))
 
 
+def section_of(opts: Mapping[str, Any], engine: str) -> str:
+    """Return the section of the master's configuration that has options for an engine; empty if there is none."""
+    sections = (engine, "job_notices") if engine == "job_recorder" else (engine,)
+    return next((section for section in sections if opts.get(section)), "")
+
+
 def _entries(opts: Mapping[str, Any]) -> list[Any]:
     entries = opts.get("engines") or ()
     return [entries] if isinstance(entries, (str, Mapping)) else list(entries)

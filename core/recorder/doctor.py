@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from saltext.jobs.core.engine import findings, requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.findings import Finding, advice, fault
+from saltext.jobs.core.options import is_configured, section_of
 from saltext.jobs.core.options.engines import NoticesSettings
 from saltext.jobs.core.recorder.returner import ReturnerModule, notices_of, settings_of
 
@@ -29,6 +30,8 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _own(opts: Mapping[str, Any], returners: list[str]) -> Iterator[Finding]:
     """Yield the findings; the names of the returners and targets in use are added to ``returners``."""
+    if not is_configured(opts, JOB_RECORDER) and not section_of(opts, JOB_RECORDER):
+        return
     settings, notices = settings_of(opts), notices_of(opts)
     returners += [*(choice.label for choice in settings.returners), *notices.targets]
     if settings.returners and (opts.get("job_cache", True) is False or opts.get("ext_job_cache")):

@@ -13,7 +13,7 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.findings import Finding, advice, fault
 from saltext.jobs.core.master.job_cache import OURS
-from saltext.jobs.core.options import engine_options, read_settings
+from saltext.jobs.core.options import engine_options, is_configured, read_settings
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.effects import answer_time
 from saltext.jobs.core.retry.entry import State
@@ -68,7 +68,10 @@ def _own(opts: Mapping[str, Any]) -> Iterator[Finding]:
         yield fault("queue-paused", "the queue is paused: nothing is delivered until job_retry.resume")
     switch, own = engine_options(opts, JOB_RETRY)
     if switch is None or switch is False:
-        yield fault("engine-off", f"the engine is off: {JOB_RETRY} is not set to True in the master's configuration")
+        if is_configured(opts, JOB_RETRY):
+            yield fault(
+                "engine-off", f"the engine is off: {JOB_RETRY} is not set to True in the master's configuration"
+            )
         return
     settings = settings_of(opts, switch, own or None)
     yield from doubts_about(opts, settings)

@@ -12,7 +12,7 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core.banks import LOADS, NOCACHE, PUBLISHED
 from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_files
 from saltext.jobs.core.errors import StateError
-from saltext.jobs.core.findings import Finding, examined, fault
+from saltext.jobs.core.findings import Finding, advice, examined, fault
 from saltext.jobs.core.store.listing import loads
 from saltext.jobs.core.store.store import Store
 
@@ -29,7 +29,7 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
     name = str(opts.get("master_job_cache") or "local_cache")
     found = list[Finding]()
     if name != _OURS:
-        found.append(fault("other-job-cache", f"master_job_cache is {name!r}: the master stores no jobs here"))
+        found.append(advice("other-job-cache", f"master_job_cache is {name!r}: the master stores no jobs here"))
     if name == _OURS and opts.get("ext_job_cache"):
         told = f"ext_job_cache is {opts['ext_job_cache']!r}, which gets the returns: only loads are stored here"
         found.append(fault("returns-elsewhere", told))

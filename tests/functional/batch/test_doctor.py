@@ -60,11 +60,6 @@ def test_advice_alone_leaves_the_exit_status_at_zero(opts):
     assert doctor.examine({**opts, "engines": [BATCH_MANAGER]})["retcode"] == 1
 
 
-def test_it_says_how_to_keep_minions_from_returning_as_a_syndic(opts):
-    del opts["drop_messages_signature_fail"]
-    assert any("require_minion_sign_messages" in finding for finding in said(doctor.examine(opts)))
-
-
 def test_a_master_that_wants_messages_signed_and_has_no_algorithm_for_that_takes_no_return(opts):
     assert salt.config.master_config(None).get("signing_algorithm") is None, "Salt gives the master one by now"
     del opts["signing_algorithm"]

@@ -82,7 +82,8 @@ def test_ids_to_which_jobs_are_owed_in_vain_are_named(opts, running):
 @pytest.mark.parametrize(
     "changes, part",
     [
-        ({"job_retry": None}, "the engine is off"),
+        ({"engines": [JOB_RETRY]}, "no job_retry engine runs: look for it in the master's log"),
+        ({"job_retry": None, "engines": [JOB_RETRY]}, "the engine is off"),
         ({"job_retry": {"ttl": "soon"}}, "'soon'"),
         ({"engines": [{"job_retry": {"rate": "fast"}}]}, "'fast'"),
         ({"ext_job_cache": "redis"}, "the engine does not start: ext_job_cache is 'redis'"),
@@ -91,12 +92,6 @@ def test_ids_to_which_jobs_are_owed_in_vain_are_named(opts, running):
 )
 def test_missing_configuration_is_reported(opts, changes, part):
     finding({**opts, **changes}, part)
-
-
-def test_an_engine_that_does_not_run_is_reported(opts):
-    assert finding(opts, "no job_retry engine runs").endswith("if it is wanted")
-    opts["engines"] = [JOB_RETRY]
-    assert finding(opts, "no job_retry engine runs").endswith("master's log")
 
 
 def test_unreadable_keys_are_reported(opts, running):
