@@ -124,7 +124,8 @@ def _check_call(name: str, signature: inspect.Signature, args: tuple[Any, ...], 
     needed = [item.name for item in named if item.default is item.empty and item.name in positional[len(args) :]]
     missing = [option for option in needed if option not in given]
     if missing:
-        raise Refused(f"{name} needs {' and '.join(missing)}; salt-run -d {name} describes it")
+        kept = "; Salt keeps some words of a step for itself: give it in `arg` or `kwarg`" if is_step() else ""
+        raise Refused(f"{name} needs {' and '.join(missing)}; salt-run -d {name} describes it{kept}")
 
 
 def _unknown(name: str, option: str, options: list[str]) -> str:

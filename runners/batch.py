@@ -125,7 +125,7 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     """
     is_preview = kinds.FLAG.given("preview", options.pop("preview", False))
     spec = _asked("start", tgt, fun, args, options)
-    return _preview(spec) if is_preview else _start(spec)
+    return _preview(spec) if is_preview else _told(_start(spec))
 
 
 @runner.verb
@@ -166,15 +166,7 @@ def run(tgt: object = None, fun: object = None, *args: object, **options: Any) -
 
         salt-run batch.run 'web*' state.apply nginx batch=25%
     """
-    jid = _start(_asked("run", tgt, fun, args, options))["jid"]
-    ended = _follow(jid, None, None)
-    if not runner.is_step():
-        return ended
-    from saltext.jobs.core.batch import summary, tables
-
-    with contextlib.suppress(Refused):  # as in watch
-        return tables.step(ended, summary.failures(*_with_returns(jid))["groups"])
-    return tables.step(ended, [])
+    return _told(_follow(_start(_asked("run", tgt, fun, args, options))["jid"], None, None))
 
 
 @runner.verb
@@ -439,7 +431,7 @@ def approve(jid: object, stage: object = None) -> bool:
 
 
 @runner.verb
-def wait(jid: object, timeout: object = None) -> catalog.Summary:
+def wait(jid: object, timeout: object = None) -> dict[str, Any]:
     """
     Wait until a batch has ended, and return its summary, with ``retcode`` 0 if all went well and 1 if not.
 
@@ -454,7 +446,7 @@ def wait(jid: object, timeout: object = None) -> catalog.Summary:
 
         salt-run batch.wait 20260516101112131415 timeout=600
     """
-    return _follow(kinds.jid(jid), timeout, None)
+    return _told(_follow(kinds.jid(jid), timeout, None))
 
 
 @runner.verb
@@ -511,7 +503,7 @@ def retry(jid: object, which: object = "failed") -> Any:
     if batch.finished and batch.pending and which != "all":
         left = f"{len(batch.pending)} minions that it was not sent to are left out: which=all takes them too"
         runner.note(globals(), f"Batch {batch.spec.jid}: {left}")
-    return started
+    return _told(started)
 
 
 @runner.verb
@@ -658,6 +650,18 @@ def _follow(jid: str, timeout: object, display: Display | None) -> catalog.Summa
 
     limit = None if timeout is None else kinds.SECONDS.given("timeout", timeout)
     return catalog.with_retcode(watching.follow(jid, lambda: _catalog().find(jid), limit, display))
+
+
+def _told(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a summary; to a step of an orchestration, of which Salt prints each key, only how it stands and what failed."""
+    if not runner.is_step():
+        return found
+    from saltext.jobs.core.batch import summary, tables
+
+    groups: list[Any] = []
+    with contextlib.suppress(Refused):  # as in watch
+        groups = summary.failures(*_with_returns(found["jid"]))["groups"] if found.get("retcode") else []
+    return tables.step(found, groups)
 
 
 def _request(verb: str, who: caller.Caller, batch: Batch, **more: object) -> bool:

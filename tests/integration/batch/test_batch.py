@@ -219,6 +219,7 @@ def test_an_orchestration_fails_when_the_batch_fails_and_goes_on_when_it_succeed
     root.mkdir(parents=True, exist_ok=True)
     orchestrations = {
         "good": ["b[123]", "cmd.run", "exit 0"],
+        "begun": ["b[123]", "cmd.run", "exit 0"],
         "bad": ["b[123]", "cmd.run", "echo no room; exit 1"],
         "wrong": ["nobody*", "cmd.run", "exit 0"],
     }
@@ -227,7 +228,7 @@ def test_an_orchestration_fails_when_the_batch_fails_and_goes_on_when_it_succeed
             f"""
 rollout:
   salt.runner:
-    - name: batch.run
+    - name: batch.{"start" if name == "begun" else "run"}
     - arg: {arguments}
     - batch: '2'
     - presence: none
@@ -237,9 +238,11 @@ after:
       - salt: rollout
 """
         )
-    good = command("state.orchestrate", "good")
-    assert good.returncode == 0, good
-    assert good.stdout.count('"result": true') == 2
+    for name in ("good", "begun"):
+        good = command("state.orchestrate", name)
+        assert good.returncode == 0, good
+        assert good.stdout.count('"result": true') == 2
+        assert "null" not in good.stdout, "what says nothing is left out"
     for name in ("bad", "wrong"):
         done = command("state.orchestrate", name)
         assert done.returncode != 0, done.stdout
