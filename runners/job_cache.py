@@ -44,6 +44,16 @@ def _require_no_limit(what: str) -> None:
         raise Refused(f"{who.name} may not call job_cache.{what}: it is for the command line of the master")
 
 
+def _require_jobs_here() -> None:
+    """:raises Refused: if nothing was found since the master stores its jobs elsewhere."""
+    name = __opts__.get("master_job_cache")
+    if name != "salt_cache":
+        raise Refused(
+            f"This knows the jobs of salt_cache, and there are none: master_job_cache is {name!r}, so salt-run "
+            "jobs.list_jobs shows what ran"
+        )
+
+
 def _caller() -> caller.Caller:
     from saltext.jobs.core.master import caller
 
@@ -169,6 +179,8 @@ def search(
     is_one = isinstance(minion, str) and not set("*?[,").intersection(minion)
     if is_one and not found["jobs"] and lacks_key(__opts__, minion):
         runner.note(globals(), f"This master has no key of a minion named {minion}")
+    if not found["jobs"]:
+        _require_jobs_here()
     return found
 
 
@@ -291,6 +303,8 @@ def minions(
     query = Query(functions=kinds.NAMES.given("fun", fun), start=kinds.moment(now).given("start_time", start_time))
     wanted = [name for name in minion_keys(__opts__)[0] if any(fnmatch.fnmatchcase(name, glob) for glob in globs)]
     found = last_results(store, query, wanted, _sees())
+    if not any(one["jid"] for one in found.values()):
+        _require_jobs_here()
     return {name: one for name, one in found.items() if edge is None or (one["at"] or 0.0) < edge}
 
 

@@ -38,3 +38,11 @@ def test_a_driver_that_is_not_there_is_an_error_of_the_command(tmp_path):
     opts = {**salt.config.DEFAULT_MASTER_OPTS, **driver_options("localfs", None, tmp_path, 0), "cache": "nonesuch"}
     with pytest.raises(CommandExecutionError, match="nonesuch"):
         salt.loader.runner(opts)["job_cache.stats"]()
+
+
+@pytest.mark.parametrize("name", ["search", "minions"])
+def test_of_jobs_that_the_master_stores_elsewhere_none_is_said_to_be_missing(tmp_path, name):
+    (tmp_path / "pki" / "minions").mkdir(parents=True)
+    opts = {**salt.config.DEFAULT_MASTER_OPTS, **driver_options("localfs", None, tmp_path, 0)}
+    with pytest.raises(CommandExecutionError, match=r"master_job_cache is 'local_cache', so salt-run jobs\.list_jobs"):
+        salt.loader.runner(opts)[f"job_cache.{name}"]()
