@@ -35,9 +35,11 @@ export class Chart {
       return;
     }
     const top = Math.max(...values, 1e-9);
-    const place = ([at, value]) => `${(WIDTH * (1 - (now - at) / this.span)).toFixed(1)},${(HEIGHT - 2 - (HEIGHT - 4) * Math.max(0, value) / top).toFixed(1)}`;
+    // While little is known, that takes the whole width.
+    const span = Math.max(now - shown[0][0], 1);
+    const place = ([at, value]) => `${(WIDTH * (1 - (now - at) / span)).toFixed(1)},${(HEIGHT - 2 - (HEIGHT - 4) * Math.max(0, value) / top).toFixed(1)}`;
     const line = shown.map(place).join(" ");
-    const [first, end] = [shown[0], shown.at(-1)].map(([at]) => (WIDTH * (1 - (now - at) / this.span)).toFixed(1));
+    const [first, end] = [shown[0], shown.at(-1)].map(([at]) => (WIDTH * (1 - (now - at) / span)).toFixed(1));
     set(this.line, "points", line);
     set(this.area, "points", `${first},${HEIGHT} ${line} ${end},${HEIGHT}`);
     const time = duration(now - shown[0][0]);

@@ -99,7 +99,7 @@ export class Timeline {
     const end = now + (left ?? 0);
     const x = (when) => (WIDTH * Math.min(1, Math.max(0, (when - begin) / (end - begin || 1)))).toFixed(1);
     const line = (points, of, most) => points.flatMap(([when, ...values], index) => {
-      const y = (value) => (HEIGHT - 2 - ((HEIGHT - 4) * value) / most).toFixed(1);
+      const y = (value) => (HEIGHT - ((HEIGHT - 2) * value) / most).toFixed(1);
       return [...(index ? [`${x(when)},${y(of(points[index - 1].slice(1)))}`] : []), `${x(when)},${y(of(values))}`];
     }).join(" ");
     const area = (points) => `${x(begin)},${HEIGHT} ${points} ${x(now)},${HEIGHT}`;

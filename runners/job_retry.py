@@ -71,6 +71,7 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
     """
     from saltext.jobs.core.compat import lacks_key
     from saltext.jobs.core.engine import requests
+    from saltext.jobs.core.options import is_configured
     from saltext.jobs.core.retry.entry import State
 
     _tell_of_a_pause()
@@ -90,9 +91,9 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
     is_well = requests.is_running(__opts__, JOB_RETRY) and not requests.silent_for(__opts__, JOB_RETRY)
     if not is_well:
         stands = "delivered" if found else "queued"
-        runner.note(
-            globals(), f"No job_retry engine answers, so nothing is {stands}; salt-run jobs_doctor.run says why"
-        )
+        is_named = is_configured(__opts__, JOB_RETRY)
+        what, why = ("answers", "; salt-run jobs_doctor.run says why") if is_named else ("is configured", "")
+        runner.note(globals(), f"No job_retry engine {what}, so nothing is {stands}{why}")
     return [row for _, row in sorted(found, key=lambda item: (item[0], item[1]["jid"], item[1]["minion"]))]
 
 

@@ -50,7 +50,7 @@ def _nested(data: Any, page: Page, indent: str) -> None:
 
 def _timed(name: str, value: Any, page: Page) -> Any:
     """Return a time, which the name tells, as people read it; a word or a flag of that name is none."""
-    is_time = name.endswith("_at") or name in ("since", "started")
+    is_time = name.endswith("_at") or name in ("since", "started", "oldest")
     return page.when(value) if value and is_time and moments.seconds_of(value) is not None else value
 
 
