@@ -95,39 +95,43 @@ def _examined(part: str) -> dict[str, Any]:
 
 def _open_work(part: str) -> str:
     """Return in words what an engine has to do; empty for nothing, and for a part whose work is not kept by us."""
+    try:
+        return _work_in(__opts__, part)
+    except Exception as exc:  # then it is not known that there is none
+        return f"what is left to do is not known ({exc})"
+
+
+def _work_in(opts: Mapping[str, Any], part: str) -> str:
     from saltext.jobs.core.batch.store import BatchStore
     from saltext.jobs.core.ledger.batches import Kind
     from saltext.jobs.core.retry.entry import State
     from saltext.jobs.core.retry.store import RetryStore
     from saltext.jobs.core.site import site_of
 
-    try:
-        if part == BATCH_MANAGER:
-            batches = len(BatchStore(__opts__).jids(Kind.OPEN))
-            return f"batches that have not ended: {batches}" if batches else ""
-        if part == JOB_RETRY:
-            waits = (State.PENDING, State.CLAIMED, State.SENT, State.RUNNING)
-            owed = sum(entry.state in waits for entry, _ in RetryStore(site_of(__opts__)).entries())
-            return f"jobs that are owed to minions: {owed}" if owed else ""
-    except Exception as exc:  # then it is not known that there is none
-        return f"what is left to do is not known ({exc})"
+    if part == BATCH_MANAGER:
+        batches = len(BatchStore(opts).jids(Kind.OPEN))
+        return f"batches that have not ended: {batches}" if batches else ""
+    if part == JOB_RETRY:
+        waits = (State.PENDING, State.CLAIMED, State.SENT, State.RUNNING)
+        owed = sum(entry.state in waits for entry, _ in RetryStore(site_of(opts)).entries())
+        return f"jobs that are owed to minions: {owed}" if owed else ""
     return ""
 
 
 def _left_behind(opts: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding if batches are open in the file that was used before `cache:` became sqlite, or was sqlite."""
-    from saltext.jobs.core.batch.store import BatchStore
-    from saltext.jobs.core.ledger.batches import Kind
+    """Yield a finding for work that is left in the file that was used before `cache:` became sqlite, or was sqlite."""
     from saltext.jobs.core.site import site_of
 
-    before = "localfs" if opts.get("cache") == "sqlite" else "sqlite"
-    other = {**opts, "cache": before}
-    with contextlib.suppress(Exception):  # a file that cannot be read has no batch that could go on
+    other = {**opts, "cache": "localfs" if opts.get("cache") == "sqlite" else "sqlite"}
+    with contextlib.suppress(Exception):  # a file that cannot be read has nothing that could go on
         place = site_of(other).place
-        count = len(BatchStore(other).jids(Kind.OPEN)) if os.path.exists(place) else 0
-        if count and not opts.get("saltext_jobs_site"):
-            told = f"batches that have not ended: {count} in {place}, which is not used any more"
-            yield fault("batches-left-behind", told, "set `cache:` back until they have ended, or remove it")
+        if opts.get("saltext_jobs_site") or not os.path.exists(place):
+            return
+        do = "set `cache:` back until that is done; if it need not be done, move the file away"
+        if batches := _work_in(other, BATCH_MANAGER):
+            yield fault("batches-left-behind", f"{batches} in {place}, which is not used any more", do)
+        if owed := _work_in(other, JOB_RETRY):
+            yield fault("jobs-left-behind", f"{owed} in {place}, which is not used any more", do)
 
 
 def _misspelt(opts: Mapping[str, Any]) -> Iterator[Finding]:

@@ -103,10 +103,12 @@ def test_open_work_without_an_engine_is_a_fault_whatever_is_configured(opts):
 
 
 @pytest.mark.parametrize("before", ["localfs", "sqlite"])
-def test_open_batches_that_were_left_in_another_file_are_a_fault(opts, before):
+def test_open_work_that_was_left_in_another_file_is_a_fault(opts, before):
     Bench("abcd", "4", jid=JID).keep(BatchStore({**opts, "cache": before}))
+    queue_of({**opts, "cache": before}).write(changes({JID: snapshot_of()}, {("a", JID): record_of("a")}))
     told = faults(examined(opts, job_retry=False, cache="sqlite" if before == "localfs" else "localfs"))
-    assert [fault.partition(" in ")[0] for fault in told] == ["batches that have not ended: 1"]
+    left = ["batches that have not ended: 1", "jobs that are owed to minions: 1"]
+    assert [fault.partition(" in ")[0] for fault in told] == left
 
 
 def test_a_batch_is_not_started_while_the_job_cache_cannot_be_used(opts):
