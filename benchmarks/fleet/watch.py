@@ -89,7 +89,7 @@ def engine_pid(opts: Mapping[str, Any], engine: str) -> int | None:
         if site.is_far:
             lead = site.lead(engine)
             return lead.process.pid if lead and lead.process else None
-        number = (site.path(engine) / "lock").stat().st_ino
+        number = (site.folder(engine) / "lock").stat().st_ino
         for line in pathlib.Path("/proc/locks").read_text().splitlines():
             words = line.split()
             # Those who look who leads share the lock for a moment: theirs is a lock to READ.
