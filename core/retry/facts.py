@@ -105,7 +105,7 @@ class JobRead(Fact):
 
     jid: str
     job: Job | None  # None if this master did not publish it, it is gone, or its functions mean nothing later
-    minions: Mapping[str, float] = field(default_factory=dict)  # to which it was published, and when last
+    minions: Mapping[str, float] = field(default_factory=dict)  # to which it was published; when last, 0 if not known
     missing: frozenset[str] = frozenset()  # those of them that have an accepted key and have not returned it
     returned: frozenset[str] = frozenset()
 

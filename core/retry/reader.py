@@ -50,7 +50,9 @@ class JobReader:
         job = job_of(jid, load, first.at)
         if NEVER_OWED.intersection(job.funs):
             return JobRead(jid, None)
-        published = {minion: row.at for row in rows if is_same(row, first) for minion in row.minions}
+        # The job cache does not tell to which minion a job was published when: then each kill counts as later.
+        told = (row._replace(at=0.0) if row.origin == JOB_CACHE else row for row in rows if is_same(row, first))
+        published = {minion: row.at for row in told for minion in row.minions}
         minions = frozenset(published)
         returned = frozenset(self._returns.of(jid, minions))
         missing = minions - returned

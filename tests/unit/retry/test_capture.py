@@ -72,6 +72,20 @@ def test_what_is_published_as_long_as_the_log_cannot_be_written_is_found_once_it
     assert [world.state("b", jid) for jid in ("j1", "j2")] == [State.CANCELLED, State.PENDING]
 
 
+def test_a_kill_holds_although_the_log_was_lost_that_tells_to_whom_the_job_was_published_since():
+    world = World(minions=("a", "b"))
+    world.let_miss("a", "j1")
+    world.kill("j1", targets=("b",))
+    world.start("a")
+    world.run_until(lambda: world.runs["a", "j1"])
+    world.lose_log()
+    world.cached.discard(("b", "j1"))
+    world.start("b")
+    world.restart()
+    world.run(600)
+    assert (world.runs["b", "j1"], world.state("b", "j1")) == (1, State.CANCELLED)
+
+
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
