@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, Key, Kind, State
@@ -54,25 +54,21 @@ class Capture:
 
     # -- what is remembered -------------------------------------------------------------------------------------------
 
-    def _note(self, jid: str, until: float, begun: Set[str] = frozenset(), settled: Set[str] = frozenset()) -> None:
-        """Remember minions of a job, for at least as long as the job can be owed."""
-        job = self.jobs.get(jid) or Watched()
+    def _noted(self, jid: str, until: float) -> Watched:
+        """Return what is known of a job, to be changed and remembered for at least as long as the job can be owed."""
+        job = self.jobs.setdefault(jid, Watched())
         job.until = max(job.until, until)
-        job.begun |= begun
-        job.settled |= settled
-        if job.is_noted:
-            self.jobs[jid] = job
-            self._changed(jid)
-            if jid not in self.open:
-                self._timers.set(("job", jid), job.until)
+        self._changed(jid)
+        if jid not in self.open:
+            self._timers.set(("job", jid), job.until)
+        return job
 
     def _strike(self, jid: str, minions: Iterable[str]) -> None:
         """Forget that minions have begun a job: they returned it, or have an entry. Kills stay: a return may get lost."""
         job = self.jobs[jid]
         job.claims.difference_update(minions)
-        if gone := job.begun.intersection(minions):
-            job.begun -= gone
-            self._changed(jid)
+        job.begun.difference_update(minions)
+        self._changed(jid)
 
     def begun(self, jid: str, minion: str) -> None:
         """Note a claim that a minion has begun a job. The minion has no entry for the job."""
@@ -155,7 +151,8 @@ class Capture:
         known = self._queue.minions_of(job.jid)
         missing = fact.missing.difference(known, watched.settled, self._queue.settings.syndics)
         # Claims of minions whose keys are not accepted now count too: the job may be found again once they are accepted.
-        self._note(job.jid, self._queue.end_of_job(job), watched.claims.difference(known, watched.settled))
+        begun = watched.claims.difference(known, watched.settled)
+        self._noted(job.jid, self._queue.end_of_job(job)).begun |= begun
         if unasked := missing - watched.answers.keys():
             watched.stage, watched.asking = Stage.TO_ASK, unasked
             self._timers.no_later(("survey",), self._queue.now + _GATHER)
@@ -262,7 +259,7 @@ class Capture:
         until = max(self._queue.end_of_job(self._queue.jobs[entry.jid]), entry.expires_at)
         self._replays.remove(entry)
         # Even if its time is over: the job cache may have a newer record, by which the job is owed for longer.
-        self._note(entry.jid, until, settled={entry.minion})
+        self._noted(entry.jid, until).settled.add(entry.minion)
 
     def kill(self, kill: facts.Kill) -> None:
         """Cancel what is killed, but not what was asked for by hand since: entries at once, else once the job is read."""
@@ -272,11 +269,9 @@ class Capture:
             jids = sorted(waiting.union(jid for jid, job in self.jobs.items() if job.begun))
         for jid in jids:
             # This is stored before the signal counts as settled. The look strikes off minions that returned the job.
-            job = self.jobs.setdefault(jid, Watched())
-            job.until = max(job.until, self._queue.now + self._queue.settings.ttl)
+            job = self._noted(jid, self._queue.now + self._queue.settings.ttl)
             at = max(kill.at, job.at)  # it came after that publish, whatever the clock
             job.killed.update(dict.fromkeys(sorted(kill.minions), (kill.user, at)))
-            self._changed(jid)
             self.look(jid)
         for entry in [entry for minion in sorted(kill.minions) for entry in self._queue.of(minion, kill.jid or None)]:
             # A job that the queue has not sent runs from the operator's own publish.

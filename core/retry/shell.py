@@ -19,6 +19,7 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.proof import POLL, Proof
+from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.engine.writer import Writer
 from saltext.jobs.core.errors import JobCacheError, NotYet, StateError
 from saltext.jobs.core.ledger.records import Record, Returned
@@ -118,12 +119,12 @@ class RetryShell:
 
     async def _begin(self) -> None:
         """Take up what the store holds, then what was published since the cursor, then requests."""
-        self._stored_in = await self._of_store(self._ports.store.name)
+        self._stored_in = await self._at_last(self._store_worker, self._ports.store.name)
         if self._cursor.position is None:  # if the engine ended now, the next start would count as the first
             self._cursor = self._cursor._replace(position=self._proof.position)
-            await self._of_store(self._ports.store.write, {CURSOR: self._cursor.as_record()})
-        jobs, entries = await self._of_store(self._ports.store.read)
-        watched = await self._of_store(self._ports.store.watched, self._ports.clock.now())
+            await self._at_last(self._store_worker, self._ports.store.write, {CURSOR: self._cursor.as_record()})
+        jobs, entries = await self._at_last(self._store_worker, self._ports.store.read)
+        watched = await self._at_last(self._store_worker, self._ports.store.watched, self._ports.clock.now())
         # A record that was recovered may be of an entry that an operator has removed since.
         settled = {(minion, jid) for jid, job in watched.items() for minion in job.settled}
         for minion, jid in settled.intersection((entry.minion, entry.jid) for entry in entries):
@@ -150,12 +151,13 @@ class RetryShell:
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
 
-    async def _of_store(self, read: Callable[..., T], *args: Any) -> T:
+    async def _at_last(self, worker: Worker, read: Callable[..., T], *args: Any) -> T:
+        """Call in a thread until that works."""
         while True:
             try:
-                return await self._store_worker.call(read, *args)
-            except OSError as exc:
-                log.error("The retry queue waits for its database: %s", exc)
+                return await worker.call(read, *args)
+            except (OSError, JobCacheError) as exc:
+                log.error("The retry queue waits for its database or for the job cache: %s", exc)
                 await compat.sleep(CACHE_PAUSE)
 
     # -- facts in -----------------------------------------------------------------------------------------------------
@@ -348,14 +350,8 @@ class RetryShell:
         """Take publishes that the log lacks. If the engine ends before that is done, the next one does it."""
         self._searches.append(since)
         self.writer.when_durable(lambda: None)  # from now on the place in the log counts
-        while True:
-            await self._proof.read_on()  # what the log has came first
-            try:
-                found = await self._cache_worker.call(untold, self._ports.cache, self._ports.returns, since)
-                break
-            except JobCacheError as exc:
-                log.warning("The job cache cannot be used now, and is tried again: %s", exc)
-                await compat.sleep(CACHE_PAUSE)
+        found = await self._at_last(self._cache_worker, untold, self._ports.cache, self._ports.returns, since)
+        await self._proof.read_on()  # what the log has came first
         for record in found:
             self.logged(record)
         self.step(facts.Gap())
