@@ -177,43 +177,37 @@ class Questions:
         jid: str,
         minions: Iterable[str],
         timeout: float,
+        told: Callable[[Found], object],
         target: str | None = None,
-        told: Callable[[Found], object] | None = None,
         doubted: Iterable[str] = (),
     ) -> Found:
         """
         Ask minions in one publish whether they run ``jid``, or have run it. Raises as ``ping``.
 
+        :param told: gets answers as soon as they count; only what is found of the others is returned.
         :param target: a compound target; they are asked whether it matches them, too.
-        :param told: gets answers as soon as they count; only the others are then returned.
         :param doubted: those that are asked again, for records alone, if they run nothing and show none: a proxy runs a job
             of several functions, as this question is, without its executors (Salt's ``metaproxy``).
         """
         asked, heard, in_doubt = frozenset(minions), set[str](), frozenset(doubted)
         parts = {_RUNS: [jid], _RECORDED: [jid], _RUNNING: [], **({} if target is None else {_MATCHES: [target]})}
-
-        def read(given: Mapping[str, Any]) -> Found:
-            return _found_in(jid, {minion: value for minion, value in given.items() if minion in asked - heard})
-
-        def recordless(found: Found) -> frozenset[str]:
-            return in_doubt & found.idle - found.records.keys()
+        recordless = dict[str, Any]()  # what doubted minions have answered without records
 
         def tell(new: Mapping[str, Any]) -> None:
-            given = _named(list(parts), new)
-            not_yet = recordless(read(given))
-            found = read({minion: value for minion, value in given.items() if minion not in not_yet})
-            if told is not None and found.answered:
+            given = {minion: value for minion, value in _named(list(parts), new).items() if minion in asked}
+            found = _found_in(jid, given)
+            recordless.update((minion, given.pop(minion)) for minion in in_doubt & found.idle - found.records.keys())
+            found = _found_in(jid, given)
+            if found.answered:
                 heard.update(found.answered)
                 told(found)
 
-        answers = await self._ask(list(parts), list(parts.values()), asked, timeout, tell if told is not None else None)
-        given = _named(list(parts), answers.given)
-        rest = read(given)
-        if alone := recordless(rest):
-            said = (await self._ask(_RECORDED, [jid], alone, timeout)).given
-            rest = read(
-                {**given, **{minion: {**given[minion], _RECORDED: said[minion]} for minion in alone & said.keys()}}
-            )
+        answers = await self._ask(list(parts), list(parts.values()), asked, timeout, tell)
+        if recordless:
+            said = (await self._ask(_RECORDED, [jid], recordless, timeout)).given
+            for minion in recordless.keys() & said.keys():
+                recordless[minion] = {**recordless[minion], _RECORDED: said[minion]}
+        rest = _found_in(jid, recordless)
         return dataclasses.replace(
             rest, silent=asked - heard - rest.answered, unproven=asked & answers.announced - answers.given.keys()
         )

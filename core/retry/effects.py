@@ -141,7 +141,7 @@ class Effects:
         # The job's own target: a minion may no longer match it.
         expression = None if job.obstacle else expression_of(job.load)
         find = self._ports.questions.find_job
-        said = await find(jid, effect.minions, self._timeout, expression, told, effect.doubted)
+        said = await find(jid, effect.minions, self._timeout, told, expression, effect.doubted)
         return await self._asked(job, said, False)
 
     async def _asked(self, job: Job, said: Found, more: bool) -> facts.Fact:
