@@ -750,7 +750,7 @@ class World:
         self.take_load(load, targets, fresh=is_fresh)
         self.deliver(jid, targets)
 
-    def kill(self, jid, targets=None, user="root", fun="saltutil.kill_job", signal=None):
+    def kill(self, jid, targets=None, user="root", signal=None):
         """
         Kill a job as ``salt '*' saltutil.kill_job`` does. Killed jobs return nothing. With the jid of an earlier signal, a
         further part of the minions gets that signal. Returns the jid of the signal.
@@ -758,10 +758,8 @@ class World:
         targets = tuple(self.minions if targets is None else targets)
         is_fresh = signal is None
         signal = signal or f"kill-{jid or 'all'}-{next(self.count)}"
-        funs = fun.split(",") if jid else ["saltutil.kill_all_jobs"]
-        args = [[jid] if "kill" in name and jid else [] for name in funs]
-        several = len(funs) > 1
-        load = {"jid": signal, "fun": funs if several else funs[0], "arg": args if several else args[0], "user": user}
+        fun, arg = ("saltutil.kill_job", [jid]) if jid else ("saltutil.kill_all_jobs", [])
+        load = {"jid": signal, "fun": fun, "arg": arg, "user": user}
         self.take_load(
             {**load, "tgt": "*", "tgt_type": "glob"}, targets, ends=[jid or records.EVERY_JOB], fresh=is_fresh
         )
