@@ -19,21 +19,8 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 
 #: Single modules, and the options, that all others may use. They import no package of ours.
 BASE = {
-    "findings",
-    "banks",
-    "boot",
-    "compat",
-    "errors",
-    "functions",
-    "ids",
-    "lines",
-    "metrics",
-    "options",
-    "loader",
-    "reasons",
-    "users",
-    "version",
-    "windows",
+    *("findings", "banks", "boot", "compat", "errors", "functions", "ids", "lines", "metrics", "options"),
+    *("loader", "reasons", "users", "version", "windows"),
 }
 #: The packages that a wing is built on.
 GROUND = BASE | {"disk", "display", "engine", "ledger", "master", "site", "sqlite", "store"}
@@ -103,16 +90,7 @@ SHELLS = {
 }
 #: What a pure module may import from outside its wing: options that have been read, windows of time, a logger, and the like.
 VALUES = {
-    "delivery",
-    "display",
-    "errors",
-    "functions",
-    "ids",
-    "lines",
-    "metrics",
-    "options",
-    "reasons",
-    "users",
+    *("delivery", "display", "errors", "functions", "ids", "lines", "metrics", "options", "reasons", "users"),
     "windows",
 }
 #: What has a clock, a loop, a disk or a network.
