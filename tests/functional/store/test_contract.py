@@ -294,7 +294,7 @@ class Contract:
             assert not other.driver.store_new("jobs/loads", key, {"number": -1})
             other.store("jobs/loads", key, {"number": number + 1})
             assert one.fetch("jobs/loads", key) == {"number": number + 1}
-            one.flush("jobs/loads", key)
+            one.driver.flush("jobs/loads", key)
             assert not other.contains("jobs/loads", key)
             assert other.fetch("jobs/loads", key) == {}
 
