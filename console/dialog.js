@@ -19,7 +19,7 @@ export function confirm(title, says, verb) {
 }
 
 /**
- * Show a dialog until it is closed.
+ * Show a dialog until it is closed, or the page goes on to another view, of which it would say nothing.
  * @param {(close: (value) => void) => Node[]} buttons
  * @returns {Promise} the value with which it was closed; undefined after Escape
  */
@@ -37,6 +37,7 @@ export function open(title, content, buttons) {
       node.remove();
       answer(value);
     });
+    window.addEventListener("hashchange", () => close(undefined), { once: true });
     document.body.append(node);
     node.showModal();
   });

@@ -186,7 +186,8 @@ def status(jid: object) -> dict[str, Any]:
         from sending to more minions, or None), check (whether one is under way), approve (the stage that batch.approve
         would approve, counted from 0, or None), success,
         survivors (minions that still run the job after the last kill), unsure (as in ``batch.preview``), parent (the jid
-        of the batch that it retries, or None), engine (whether the engine that drives it runs; None once the batch has
+        of the batch that it retries, or None), retries (of a batch that has ended without success: the jids of those that
+        have retried it, oldest first), engine (whether the engine that drives it runs; None once the batch has
         ended), engine_silent_seconds (for how long that engine has not answered; None if it does) and engine_master (the
         master of that engine, if there are several). With groups also group, group_number, groups (how many) and by. Times
         are Unix time in seconds.
@@ -495,13 +496,16 @@ def retry(jid: object, which: object = "failed") -> Any:
         salt-run batch.retry 20260516101112131415 which=all
     """
     from saltext.jobs.core.batch import starting
+    from saltext.jobs.core.display.text import counted
 
     which = kinds.choice(*starting.RETRIABLE).given("which", which)
     batches = _catalog()
     batch = batches.need(kinds.jid(jid))
-    started = _start(starting.next_batch(__opts__, _caller(), batch, which, batches.retries(batch.spec.jid)))
-    if batch.finished and batch.pending and which != "all":
-        left = f"{len(batch.pending)} minions that it was not sent to are left out: which=all takes them too"
+    retries = batches.retries(batch.spec.jid)
+    started = _start(starting.next_batch(__opts__, _caller(), batch, which, retries))
+    unsent = [*starting.latest(batch, retries).values()].count("pending")
+    if unsent and which != "all":
+        left = f"it was not sent to {counted(unsent, 'minion')}, which are left out: which=all takes them too"
         runner.note(globals(), f"Batch {batch.spec.jid}: {left}")
     return _told(started)
 

@@ -47,6 +47,8 @@ export class BatchView {
     };
     this.origin = cell("a");
     this.parent = el("p", {}, "A retry of ", this.origin.node);
+    this.later = cell("a");
+    this.retried = el("p", {}, "Retried by ", this.later.node);
     this.failures = new Failures(app, "batch.failures", jid);
     this.like = el("a", {}, "Batches like this");
     this.alike = el("span", {}, " · ", this.like);
@@ -58,7 +60,7 @@ export class BatchView {
       el("p", {}, el("a", { href: "#/batches" }, "← All batches"), " · ", el("a", { href: to("jobs", jid) }, "Returns of this job"), this.alike, " · ", el("span", { class: "jid" }, jid)),
       this.trouble.node,
       el("div", { class: "head" }, this.state.node, this.done),
-      this.progress.node, this.note, this.stages, this.survivors, this.parent,
+      this.progress.node, this.note, this.stages, this.survivors, this.parent, this.retried,
       el("div", { class: "row actions" }, Object.values(this.buttons).map((one) => one.node), this.copy),
       this.timeline.node, this.failures.node,
       el("h2", {}, "Minions"), this.noMinions.node, this.beside,
@@ -69,7 +71,7 @@ export class BatchView {
   /** Offer nothing that needs the batch, which is not read yet. */
   offerNothing() {
     for (const one of Object.values(this.buttons)) one.set(false);
-    for (const node of [this.copy, this.alike, this.parent]) node.hidden = true;
+    for (const node of [this.copy, this.alike, this.parent, this.retried]) node.hidden = true;
   }
 
   /** What is known of the batch; undefined before the first read. */
@@ -159,6 +161,10 @@ export class BatchView {
     if (batch.parent) set(this.origin.node, "href", to("batches", batch.parent));
     this.origin.set(line(batch.parent));
     this.parent.hidden = !batch.parent;
+    const last = batch.retries?.at(-1);
+    if (last) set(this.later.node, "href", to("batches", last));
+    this.later.set(line(last));
+    this.retried.hidden = !last;
     this.drawButtons();
   }
 

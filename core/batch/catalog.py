@@ -112,11 +112,14 @@ class Catalog:
 
     def retries(self, jid: str) -> list[Batch]:
         """Return the batches that have retried a batch, or one of its retries, oldest first. :raises Refused:"""
+        return [self.need(later) for later in self._later(jid)]
+
+    def _later(self, jid: str) -> list[str]:
         family = [jid]
         for later, spec in self._store.specs_after(jid):
             if salt.payload.loads(spec).get("parent") in family:
                 family.append(later)
-        return [self.need(later) for later in family[1:]]
+        return family[1:]
 
     def native(self, jid: str) -> dict[str, Any] | None:
         """Return the state of a batch of Salt 3008's own, or None."""
@@ -124,9 +127,12 @@ class Catalog:
 
     def find(self, jid: str) -> Found:
         """Return a batch. :raises Refused: if there is none, or if it cannot be read."""
-        if found := self._found(jid):
-            return found
-        raise Refused(f"{jid} is no batch; salt-run batch.list shows the batches")
+        found = self._found(jid)
+        if found is None:
+            raise Refused(f"{jid} is no batch; salt-run batch.list shows the batches")
+        if found.batch is not None and found.batch.finished and not found.batch.success:
+            found.summary["retries"] = self._later(jid)
+        return found
 
     def active(self) -> list[Summary]:
         """Return the summaries of all batches that have not ended, oldest first."""

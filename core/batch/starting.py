@@ -336,28 +336,37 @@ def asked_again(
     return old_tgt if tgt is None else tgt, old_fun if fun is None else fun, args, {**taken, **given, "kwarg": kwarg}
 
 
-def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str, retries: Sequence[Batch] = ()) -> Spec:
+def latest(batch: Batch, retries: Sequence[Batch]) -> dict[str, str]:
     """
-    Return a batch like ``batch``, for its minions on which it did not succeed. ``which``: a key of RETRIABLE.
-
-    :param retries: the batches that have retried it, oldest first: of each minion the last run counts.
-    :raises Refused: if there are none, or as ``new_batch``.
+    Return ``{minion: state}`` of a batch as it stands after the batches that have retried it, oldest first: of each minion
+    the last run counts.
     """
-    spec = batch.spec
     states: dict[str, str] = {}
     for one in (batch, *retries):
         for minion, record in minions_of(one).items():
             state = record["state"] if one.finished or record["state"] != "pending" else "active"
             if minion not in states or state not in ("pending", "offline"):  # these have not run it again
                 states[minion] = state
+    return states
+
+
+def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str, retries: Sequence[Batch] = ()) -> Spec:
+    """
+    Return a batch like ``batch``, for its minions on which it did not succeed. ``which``: a key of RETRIABLE.
+
+    :param retries: as for ``latest``.
+    :raises Refused: if there are none, or as ``new_batch``.
+    """
+    spec, states = batch.spec, latest(batch, retries)
     chosen = [minion for minion in states if states[minion] in RETRIABLE[which]]
     if not chosen:
         told = [f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}"]
-        told += [f"batch {one.spec.jid} has retried it" for one in retries[-1:]]
+        if retries:
+            told.append(f"it was retried by {', '.join(one.spec.jid for one in retries)}")
         if queued := batch.counts[Outcome.QUEUED]:
             told.append(f"job_retry owes it to {queued}: salt-run job_retry.list jid={spec.jid}")
-        if batch.finished and batch.pending:
-            told.append(f"it was not sent to {len(batch.pending)}, which which=all takes")
+        if unsent := [*states.values()].count("pending"):
+            told.append(f"it was not sent to {unsent}, which which=all takes")
         raise Refused("; ".join(told))
     CallerRights(opts, who).permit_batch(spec, chosen)
     return new_batch(opts, who, *asked_again(of_batch(spec), chosen, None, (), {"tgt_type": "list"}), parent=spec.jid)

@@ -167,6 +167,7 @@ def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
         ("options", _given(options)),
         ("", _times(batch, page)),
         ("retry of", batch.get("parent")),
+        ("retried by", _names(batch.get("retries"))),
         ("driven by the master", batch.get("engine_master")),
         ("driven by", None if _is_ours(batch) else "Salt itself, not by the batch_manager engine"),
     ]
@@ -211,6 +212,8 @@ def _next(batch: Row) -> list[str]:
         return [f"batch.watch {jid}" if waits else f"batch.resume {jid}", "batch.minions", "batch.stop"]
     if state in ("running", "stopping"):
         return [f"batch.watch {jid}", "batch.minions", *(("batch.pause", "batch.stop") if state == "running" else ())]
+    if batch.get("retries"):
+        return _again(batch)
     if batch.get("failed") or batch.get("timed_out"):
         # A plain retry leaves out those that the batch was not sent to.
         return [f"batch.failures {jid}", f"batch.retry{' which=all' if batch.get('pending') else ''}", "batch.minions"]
@@ -219,7 +222,9 @@ def _next(batch: Row) -> list[str]:
 
 
 def _again(batch: Row) -> list[str]:
-    """Return the commands that run a batch again where it did not succeed."""
+    """Return the commands that run a batch again where it did not succeed, or show the batch that has done so."""
+    if batch.get("retries"):
+        return [f"batch.status {batch['retries'][-1]}"]
     bad = [name for name in BAD if batch.get(name) and name != "queued"]  # the queue owes the job to those
     if not bad and not batch.get("pending"):
         return []

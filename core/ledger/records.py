@@ -122,7 +122,8 @@ def publish_of(
         work_of(load),
         sent,
         fresh,
-        stored and (not asked or _option(load, "metadata") is not None),  # ``Publisher.publish``: it is listed
+        stored
+        and (not asked or bool(ends) or _option(load, "metadata") is not None),  # ``Publisher.publish``: it is listed
         stored and asked,
         time.time(),
         _packed(load) if may_be_owed else b"",

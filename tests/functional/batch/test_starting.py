@@ -261,10 +261,13 @@ def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_wa
     bench.returns("web2", retcode=1)
     bench.keep(store, ended=True)
     assert left() == ("1001", "web1", "web2")
-    bench = Bench(("web2",), "1", jid=third, parent=second)
+    bench = Bench(("1001", "web1", "web2"), "3", jid=third, parent=second)
     ended(bench, 0)
     bench.keep(store, ended=True)
-    assert left() == ("1001", "web1")
+    with pytest.raises(Refused, match=f"^No minion of batch {first} is failed; it was retried by {second}, {third}$"):
+        left()
+    assert Catalog(opts).find(first).summary["retries"] == [second, third]
+    assert "retries" not in Catalog(opts).find(third).summary
 
 
 def test_a_preview_shows_who_would_be_sent_to_and_how_many_at_a_time(opts):

@@ -157,17 +157,20 @@ def test_the_publish_record_of_an_engine_with_a_pass_has_the_name_of_the_engine(
     assert [record.origin for record in tail()] == ["job_retry", "", ""]
 
 
-def test_a_question_of_an_engine_and_its_answers_are_in_the_log_alone(job_cache, tail, opts):
+@pytest.mark.parametrize("fun", ["saltutil.find_job", "saltutil.kill_job"])
+def test_a_question_of_an_engine_and_its_answers_are_in_the_log_alone_but_a_kill_is_a_job_too(
+    job_cache, tail, opts, fun
+):
     pathlib.Path(opts["cachedir"], f".{opts['user']}_key").write_text("the key for local clients")
     job_cache["prep_jid"](passed_jid=pass_for(opts, JID, "job_retry"))
-    asks = {"executor_opts": {"job_once": {"question": True}}}
-    job_cache["save_load"](JID, {**LOAD, "jid": JID, "fun": "saltutil.find_job", "kwargs": asks}, minions=["web1"])
-    said = {"jid": JID, "id": "web1", "fun": "saltutil.find_job", "return": {"pid": 1}}
+    load = {**LOAD, "jid": JID, "fun": fun, "arg": ["1"], "kwargs": {"executor_opts": {"job_once": {"question": True}}}}
+    job_cache["save_load"](JID, load, minions=["web1"])
     for _ in range(2):
-        job_cache["returner"](said)
+        job_cache["returner"]({"jid": JID, "id": "web1", "fun": fun, "return": {"pid": 1}})
     asked, answer = tail()
     assert (asked.origin, answer.minion, answer.answer()) == ("job_retry", "web1", {"pid": 1})
-    assert job_cache["get_load"](JID) == {} and JobCache(opts).returned(JID, ["web1"]) == {}
+    is_kill = fun == "saltutil.kill_job"
+    assert bool(job_cache["get_load"](JID)) is bool(JobCache(opts).returned(JID, ["web1"])) is is_kill
 
 
 def test_a_user_cannot_have_the_log_keep_what_minions_return(job_cache, tail):

@@ -371,7 +371,11 @@ def test_a_kill_is_asked_about_once_and_says_what_it_will_do(page, api):
     page.wait_text("The job is sent to no more minions: 5 of 10 are still pending", "dialog")
     page.wait_text("on the 3 minions that run it now", "dialog")
     page.click("Cancel", "dialog")
+    page.click("Stop and kill…")
+    page.go("queue")
+    wait_for(lambda: not page.all("dialog"), what="the dialog has ended with its page")
     assert stops == []
+    page.go(f"batches/{JID}")
     page.click("Stop and kill…")
     page.click("Stop and kill", "dialog")
     page.wait_text("is stopped, and its job is being killed", ".messages")
