@@ -62,20 +62,8 @@ class Adversary(Misfortunes, World):
             "unplug",
             "kill",
         ),
-        *(
-            "cancel",
-            "forge",
-            "forge",
-            "crash",
-            "die_at",
-            "die_at",
-            "gap",
-            "store",
-            "cache",
-            "urge",
-            "enqueue",
-            "process",
-        ),
+        *("cancel", "forge", "forge", "crash", "die_at", "die_at", "gap", "store", "cache", "urge"),
+        *("enqueue", "process"),
         *("revoke", "window_trouble", "retry", "full", "log"),
     )
 

@@ -255,13 +255,6 @@ def test_a_flood_of_forged_signs_writes_next_to_nothing_down(tmp_path):
         assert bench.store.rows - before < 10
 
 
-def test_the_events_are_believed_if_the_job_cache_cannot_tell_which_minion_answered(tmp_path):
-    with ShellBench(tmp_path, "ab", unproven="job_cache is False") as bench:
-        bench.begin("ab", "2", presence="ping", **QUICK)
-        assert set(bench.end().outcomes) == set("ab")
-        assert not bench.master.cache.looked
-
-
 def test_the_answers_of_many_are_proven_by_few_looks_and_leave_nothing_behind(tmp_path):
     names = [f"m{number:03d}" for number in range(150)]
     with ShellBench(tmp_path, [FakeMinion(name, seconds=20) for name in names]) as bench:
