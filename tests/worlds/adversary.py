@@ -49,19 +49,8 @@ class Adversary(Misfortunes, World):
 
     LONGEST = 700.0
     KINDS = (
-        *(
-            "publish",
-            "publish",
-            "part",
-            "backlog",
-            "stop_minion",
-            "start",
-            "start",
-            "revive",
-            "freeze",
-            "unplug",
-            "kill",
-        ),
+        *("publish", "publish", "part", "backlog", "stop_minion", "start", "start", "revive", "freeze"),
+        *("unplug", "kill"),
         *("cancel", "forge", "forge", "crash", "die_at", "die_at", "gap", "store", "cache", "urge"),
         *("enqueue", "process"),
         *("revoke", "window_trouble", "retry", "full", "log"),
