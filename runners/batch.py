@@ -187,8 +187,9 @@ def status(jid: object) -> dict[str, Any]:
         would approve, counted from 0, or None), success,
         survivors (minions that still run the job after the last kill), unsure (as in ``batch.preview``), parent (the jid
         of the batch that it retries, or None), retries (of a batch that has ended without success: the jids of those that
-        have retried it, oldest first), engine (whether the engine that drives it runs; None once the batch has
-        ended), engine_silent_seconds (for how long that engine has not answered; None if it does) and engine_master (the
+        have retried it, oldest first; and unmended: on how many minions it has not succeeded even so), engine (whether the
+        engine that drives it runs; None once the batch has ended), engine_silent_seconds (for how long that engine has
+        not answered; None if it does) and engine_master (the
         master of that engine, if there are several). With groups also group, group_number, groups (how many) and by. Times
         are Unix time in seconds.
 
@@ -495,7 +496,7 @@ def retry(jid: object, which: object = "failed") -> Any:
         salt-run batch.retry 20260516101112131415
         salt-run batch.retry 20260516101112131415 which=all
     """
-    from saltext.jobs.core.batch import starting
+    from saltext.jobs.core.batch import starting, summary
     from saltext.jobs.core.display.text import counted
 
     which = kinds.choice(*starting.RETRIABLE).given("which", which)
@@ -503,7 +504,7 @@ def retry(jid: object, which: object = "failed") -> Any:
     batch = batches.need(kinds.jid(jid))
     retries = batches.retries(batch.spec.jid)
     started = _start(starting.next_batch(__opts__, _caller(), batch, which, retries))
-    unsent = [*starting.latest(batch, retries).values()].count("pending")
+    unsent = [*summary.latest(batch, retries).values()].count("pending")
     if unsent and which != "all":
         left = f"it was not sent to {counted(unsent, 'minion')}, which are left out: which=all takes them too"
         runner.note(globals(), f"Batch {batch.spec.jid}: {left}")

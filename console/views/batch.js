@@ -47,8 +47,7 @@ export class BatchView {
     };
     this.origin = cell("a");
     this.parent = el("p", {}, "A retry of ", this.origin.node);
-    this.later = cell("a");
-    this.retried = el("p", {}, "Retried by ", this.later.node);
+    this.retried = el("p", {});
     this.failures = new Failures(app, "batch.failures", jid);
     this.like = el("a", {}, "Batches like this");
     this.alike = el("span", {}, " · ", this.like);
@@ -161,10 +160,9 @@ export class BatchView {
     if (batch.parent) set(this.origin.node, "href", to("batches", batch.parent));
     this.origin.set(line(batch.parent));
     this.parent.hidden = !batch.parent;
-    const last = batch.retries?.at(-1);
-    if (last) set(this.later.node, "href", to("batches", last));
-    this.later.set(line(last));
-    this.retried.hidden = !last;
+    const retries = batch.retries ?? [];
+    replace(this.retried, "Retried by", ...retries.flatMap((one) => [" ", el("a", { href: to("batches", one) }, line(one))]));
+    this.retried.hidden = !retries.length;
     this.drawButtons();
   }
 

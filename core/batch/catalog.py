@@ -112,14 +112,11 @@ class Catalog:
 
     def retries(self, jid: str) -> list[Batch]:
         """Return the batches that have retried a batch, or one of its retries, oldest first. :raises Refused:"""
-        return [self.need(later) for later in self._later(jid)]
-
-    def _later(self, jid: str) -> list[str]:
         family = [jid]
         for later, spec in self._store.specs_after(jid):
             if salt.payload.loads(spec).get("parent") in family:
                 family.append(later)
-        return family[1:]
+        return [self.need(later) for later in family[1:]]
 
     def native(self, jid: str) -> dict[str, Any] | None:
         """Return the state of a batch of Salt 3008's own, or None."""
@@ -131,7 +128,10 @@ class Catalog:
         if found is None:
             raise Refused(f"{jid} is no batch; salt-run batch.list shows the batches")
         if found.batch is not None and found.batch.finished and not found.batch.success:
-            found.summary["retries"] = self._later(jid)
+            retries = self.retries(jid)
+            found.summary["retries"] = [one.spec.jid for one in retries]
+            states = summary.latest(found.batch, retries).values()
+            found.summary["unmended"] = sum(state not in ("completed", "active", "queued") for state in states)
         return found
 
     def active(self) -> list[Summary]:

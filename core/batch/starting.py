@@ -29,8 +29,7 @@ from saltext.jobs.core.batch.plan import (
     sizes_of,
 )
 from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
-from saltext.jobs.core.batch.summary import BAD, options_of
-from saltext.jobs.core.batch.summary import minions as minions_of
+from saltext.jobs.core.batch.summary import BAD, latest, options_of
 from saltext.jobs.core.compat import matched_minions, minion_keys
 from saltext.jobs.core.display.command import HIDDEN, divided, has_hidden
 from saltext.jobs.core.errors import Refused
@@ -336,25 +335,11 @@ def asked_again(
     return old_tgt if tgt is None else tgt, old_fun if fun is None else fun, args, {**taken, **given, "kwarg": kwarg}
 
 
-def latest(batch: Batch, retries: Sequence[Batch]) -> dict[str, str]:
-    """
-    Return ``{minion: state}`` of a batch as it stands after the batches that have retried it, oldest first: of each minion
-    the last run counts.
-    """
-    states: dict[str, str] = {}
-    for one in (batch, *retries):
-        for minion, record in minions_of(one).items():
-            state = record["state"] if one.finished or record["state"] != "pending" else "active"
-            if minion not in states or state not in ("pending", "offline"):  # these have not run it again
-                states[minion] = state
-    return states
-
-
 def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str, retries: Sequence[Batch] = ()) -> Spec:
     """
     Return a batch like ``batch``, for its minions on which it did not succeed. ``which``: a key of RETRIABLE.
 
-    :param retries: as for ``latest``.
+    :param retries: as for ``summary.latest``.
     :raises Refused: if there are none, or as ``new_batch``.
     """
     spec, states = batch.spec, latest(batch, retries)

@@ -5,7 +5,7 @@ a summary says in words for people. Pure: stdlib only. It must never show a retu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.batch.facts import Announce
@@ -361,3 +361,17 @@ def failures(found: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]],
         text = text_of(ret) if ret else meaning(record) or _RETURN_GONE
         reasons.add(minion, str(record["state"]), record["retcode"], text)
     return {**found, "unsuccessful": len(wanted), "groups": reasons.groups()}
+
+
+def latest(batch: Batch, retries: Sequence[Batch]) -> dict[str, str]:
+    """
+    Return ``{minion: state}`` of a batch as it stands after the batches that have retried it, oldest first: of each minion
+    the last run counts.
+    """
+    states: dict[str, str] = {}
+    for one in (batch, *retries):
+        for minion, record in minions(one).items():
+            state = record["state"] if one.finished or record["state"] != "pending" else "active"
+            if minion not in states or state not in ("pending", "offline"):  # these have not run it again
+                states[minion] = state
+    return states

@@ -224,7 +224,8 @@ def _next(batch: Row) -> list[str]:
 def _again(batch: Row) -> list[str]:
     """Return the commands that run a batch again where it did not succeed, or show the batch that has done so."""
     if batch.get("retries"):
-        return [f"batch.status {batch['retries'][-1]}"]
+        left = batch.get("unmended")
+        return [f"batch.retry {batch['jid']} which=all" if left else f"batch.status {batch['retries'][-1]}"]
     bad = [name for name in BAD if batch.get(name) and name != "queued"]  # the queue owes the job to those
     if not bad and not batch.get("pending"):
         return []

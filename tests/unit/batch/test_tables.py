@@ -216,7 +216,8 @@ def test_each_thing_to_say_about_a_batch_is_a_line(more, told):
         ({"state": "stopping"}, f"batch.watch {JID} (or minions)"),
         ({"state": "halted"}, f"batch.failures {JID} (or retry which=all, minions)"),
         ({"state": "complete", "pending": 0}, f"batch.failures {JID} (or retry, minions)"),
-        ({"state": "complete", "retries": ["1", "2"]}, "batch.status 2"),
+        ({"state": "complete", "retries": ["1", "2"], "unmended": 0}, "batch.status 2"),
+        ({"state": "complete", "retries": ["1"], "unmended": 4}, f"batch.retry {JID} which=all"),
         ({"state": "complete", "failed": 0, "pending": 0}, f"batch.retry {JID} which=offline (or minions)"),
         (
             {"state": "complete", "failed": 0, "pending": 0, "offline": 0, "queued": 4},
