@@ -506,7 +506,7 @@ def retry(jid: object, which: object = "failed") -> Any:
     started = _start(starting.next_batch(__opts__, _caller(), batch, which, retries))
     unsent = [*summary.latest(batch, retries).values()].count("pending")
     if unsent and which != "all":
-        left = f"it was not sent to {counted(unsent, 'minion')}, which are left out: which=all takes them too"
+        left = f"left out: {counted(unsent, 'minion')} that it was not sent to; which=all takes them too"
         runner.note(globals(), f"Batch {batch.spec.jid}: {left}")
     return _told(started)
 
