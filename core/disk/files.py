@@ -22,8 +22,8 @@ import salt.payload
 
 from saltext.jobs.core.errors import StateError
 
-#: How often a lock is tried while others only look at it, and seconds between two tries.
-_TRIES, _PAUSE = 100, 0.001
+#: Seconds between two tries to take a lock while others only look at it.
+_PAUSE = 0.001
 #: Tries to make a draft: another process may remove the directory along with the last file in it.
 _DRAFTS = 10
 
@@ -159,11 +159,12 @@ def hold(handle: int) -> bool:
     Lock an open lock file, and tell whether that succeeded: no process held it. Processes that only look (``is_held``)
     share it for a moment, so this one tries again. :raises OSError:
     """
-    for _ in range(_TRIES):
-        if _flock(handle, fcntl.LOCK_EX):
-            return True
+    while not _flock(handle, fcntl.LOCK_EX):
+        if not _flock(handle, fcntl.LOCK_SH):
+            return False  # it is held; else others only look
+        fcntl.flock(handle, fcntl.LOCK_UN)
         time.sleep(_PAUSE)
-    return False
+    return True
 
 
 def _flock(handle: int, how: int) -> bool:
