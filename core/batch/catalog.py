@@ -4,6 +4,7 @@ Looks up batches for the runner: ours, in their rows, and those of Salt 3008's o
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import itertools
 import time
@@ -114,7 +115,11 @@ class Catalog:
         """Return the batches that have retried a batch, or one of its retries, oldest first. :raises Refused:"""
         family = [jid]
         for later, spec in self._store.specs_after(jid):
-            if salt.payload.loads(spec).get("parent") in family:
+            try:
+                parent = salt.payload.loads(spec).get("parent")
+            except Exception as exc:  # of many kinds, if it is damaged
+                raise Refused(f"Batch {later} cannot be read, and may be a retry of {jid}: {exc}") from exc
+            if parent in family:
                 family.append(later)
         return [self.need(later) for later in family[1:]]
 
@@ -128,10 +133,11 @@ class Catalog:
         if found is None:
             raise Refused(f"{jid} is no batch; salt-run batch.list shows the batches")
         if found.batch is not None and found.batch.finished and not found.batch.success:
-            retries = self.retries(jid)
-            found.summary["retries"] = [one.spec.jid for one in retries]
-            states = summary.latest(found.batch, retries).values()
-            found.summary["unmended"] = sum(state not in ("completed", "active", "queued") for state in states)
+            with contextlib.suppress(Refused):  # a later batch that cannot be read hides none before it
+                retries = self.retries(jid)
+                found.summary["retries"] = [one.spec.jid for one in retries]
+                states = summary.latest(found.batch, retries).values()
+                found.summary["unmended"] = sum(state not in ("completed", "active", "queued") for state in states)
         return found
 
     def active(self) -> list[Summary]:

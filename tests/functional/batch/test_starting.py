@@ -14,7 +14,9 @@ from saltext.jobs.core.batch.starting import new_batch, next_batch
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import preview
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.ledger.tables import BATCHES
 from saltext.jobs.core.master.caller import Caller
+from saltext.jobs.core.site import site_of
 from saltext.jobs.core.users import PEER_RUN, Identity
 from tests.minion_data import know
 from tests.unit.batch.bench import Bench
@@ -269,6 +271,10 @@ def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_wa
     found = Catalog(opts).find(first).summary
     assert (found["retries"], found["unmended"]) == ([second, third], 0)
     assert "retries" not in Catalog(opts).find(third).summary
+    site_of(opts).changed(f"UPDATE {BATCHES.table} SET spec = ? WHERE jid = ?", (b"damaged", third))
+    assert "retries" not in Catalog(opts).find(first).summary
+    with pytest.raises(Refused, match=f"^Batch {third} cannot be read, and may be a retry of {first}"):
+        left()
 
 
 def test_a_preview_shows_who_would_be_sent_to_and_how_many_at_a_time(opts):
