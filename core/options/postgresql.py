@@ -10,22 +10,14 @@ from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.options import Hidden, option, read_settings
 from saltext.jobs.core.options.kinds import WORD, Kind, seconds, whole
 
-NAME = "pgjsonb_bulk"
+NAME = "returner.pgjsonb_bulk"
 #: The returner whose options are the defaults of ours, so that a master that used it needs no change.
-_OF_SALT = "pgjsonb"
+_OF_SALT = "returner.pgjsonb"
 #: The section of ``cache: postgresql``.
 CACHE = "postgresql"
 
-
+_SECONDS = seconds(1, 3600)
 _OR_NONE = Kind(lambda value: "" if value in (None, "None") else WORD.read(value), "a text, or None")
-
-
-def _port(value: Any) -> int:
-    is_number = isinstance(value, str) and value.isascii() and value.isdecimal()  # as Salt's own returner takes it
-    return whole(1, 65535).read(int(value) if is_number else value)
-
-
-_PORT, _SECONDS = Kind(_port, "a port number"), seconds(1, 3600)
 
 
 def _of_libpq() -> Any:
@@ -37,7 +29,7 @@ class Server:
     """The address of a server and the login, by the names of Salt's pgjsonb returner."""
 
     host: str = option("localhost", WORD, "the server, or the directory of its socket")
-    port: int = option(5432, _PORT, "the server's port")
+    port: int = option(5432, whole(1), "the server's port")
     user: str = option("salt", WORD, "the login")
     password: str = option(Hidden("salt"), WORD, "the password; `pass` is accepted too")
     db: str = option("salt", WORD, "the database")
@@ -81,17 +73,13 @@ class CacheOptions(Server):
 def read_options(opts: Mapping[str, Any]) -> Options:
     """Return the returner's options. :raises SettingsError: naming the option, its value and what is accepted."""
     names = {field.name for field in dataclasses.fields(Options)}
-    shared = {name: value for name, value in _returner_section(opts, _OF_SALT).items() if name in names}
-    return read_settings(Options, f"returner.{NAME}", shared, _returner_section(opts, NAME))
+    shared = {name: value for name, value in _section(opts, _OF_SALT).items() if name in names}
+    return read_settings(Options, NAME, shared, _section(opts, NAME))
 
 
 def read_cache_options(opts: Mapping[str, Any]) -> CacheOptions:
     """Return the options of ``cache: postgresql``. :raises SettingsError: naming the option, and no secret value."""
     return read_settings(CacheOptions, CACHE, _section(opts, CACHE))
-
-
-def _returner_section(opts: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {**_section(opts, name), **_section(opts, f"returner.{name}")}
 
 
 def _section(opts: Mapping[str, Any], name: str) -> dict[str, Any]:
