@@ -46,30 +46,25 @@ BATCH = "10%"
 RETRIABLE = {name: {name} for name in ("failed", "timed_out", "lost", "killed", "offline")}
 RETRIABLE["all"] = {*BAD, "pending"} - {"queued"}
 
-#: Options that become the Spec's field of that name.
-_PLAIN: dict[str, Kind[Any]] = {
+#: Options that become the Spec's field of that name, and what reads them.
+_FIELDS: dict[str, Kind[Any]] = {
     "batch_wait": kinds.SECONDS,
-    "timeout": kinds.SOME_SECONDS,
-    "gather_job_timeout": kinds.SOME_SECONDS,
-    "max_runtime": kinds.SOME_SECONDS,
-    "check_timeout": kinds.SOME_SECONDS,
+    **dict.fromkeys(("timeout", "gather_job_timeout", "max_runtime", "check_timeout"), kinds.SOME_SECONDS),
     "approve_by": kinds.SOME_NAMES,
     "presence": kinds.choice(*PRESENCE),
     "offline": kinds.choice(*OFFLINE),
     "ret": kinds.WORD,
+    "timezone": kinds.TIMEZONE,
+    "window": kinds.WINDOW,
 }
-_TIMES: dict[str, Kind[Any]] = {"timezone": kinds.TIMEZONE, "window": kinds.WINDOW}
 #: Options that go into the job's load unchanged.
 _TRAVELLING: dict[str, Kind[Any]] = {
-    "metadata": kinds.MAPPING,
+    **dict.fromkeys(("metadata", "executor_opts", "ret_kwargs"), kinds.MAPPING),
     "module_executors": kinds.SEQUENCE,
-    "executor_opts": kinds.MAPPING,
     "ret_config": kinds.WORD,
-    "ret_kwargs": kinds.MAPPING,
 }
-_OTHERS = ("batch", "tgt_type", "max_failures", "start_at", "by", "check", "arg", "kwarg")
 #: All options of batch.start; any other keyword goes to the function.
-OPTIONS = (*_OTHERS, *_PLAIN, *_TIMES, *_TRAVELLING)
+OPTIONS = ("batch", "tgt_type", "max_failures", "start_at", "by", "check", "arg", "kwarg", *_FIELDS, *_TRAVELLING)
 #: Names that are refused, and the options that they must mean.
 _ALIASES = {
     **dict.fromkeys(("failhard", "fail_hard"), "max_failures=0"),
@@ -110,8 +105,8 @@ def new_batch(
     if check.get("kind") == "function":
         rights.permit(load_of(check["fun"], check["arg"], check["kwargs"]), matched)
     rights.permit_groups(options.get("by"), matched)
-    plain = _read(_PLAIN, {"timeout": opts["timeout"], "gather_job_timeout": opts["gather_job_timeout"], **options})
-    rights.require_approvers(check, plain.get("approve_by", ()))
+    fields = fields_of(opts, options)
+    rights.require_approvers(check, fields.get("approve_by", ()))
     unsure = kinds.accepted(without_data, opts, tgt, tgt_type, matched)
     matched = tuple(minion for minion in matched if minion not in unsure)
     if not matched:
@@ -142,8 +137,7 @@ def new_batch(
         max_failures=max_failures,
         unsure=unsure,
         options=_read(_TRAVELLING, options),
-        **times_of(options),
-        **plain,
+        **fields,
     )
     if check and parent is None and len(spec.stages) == 1:
         found = ", and its minions are one group" if groups else ""
@@ -179,9 +173,9 @@ def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return options, {**kwargs, **kinds.MAPPING.given("kwarg", options.pop("kwarg", None))}
 
 
-def times_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a Spec that say when it may send. :raises Refused: if malformed, or if the start has passed."""
-    found = _read(_TIMES, options)
+def fields_of(opts: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a Spec that options become. :raises Refused: if malformed, or if the start has passed."""
+    found = _read(_FIELDS, {**{name: opts[name] for name in ("timeout", "gather_job_timeout")}, **options})
     zone = find_zone(found["timezone"]) if found.get("timezone") else None
     if found.get("window") and zone is None:  # another master, in another time zone, may go on with the batch
         found["timezone"] = own_zone()
@@ -192,16 +186,15 @@ def times_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:
     now = time.time()
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        moment = float(value)
-    elif isinstance(value, str) and value.strip().startswith("+"):
-        moment = now + kinds.SECONDS.given("start_at", value.strip()[1:])
-    elif isinstance(value, (str, datetime.datetime)):
-        moment = kinds.accepted(parse_moment, str(value), zone)
-    else:
-        raise Refused(
-            f"start_at is {value!r}; accepted is a date and time ('2026-11-28 02:00'), '+90m', or Unix time in seconds"
-        )
+
+    def read(value: Any) -> float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        text = str(value).strip()
+        return now + kinds.duration(text[1:]) if text.startswith("+") else parse_moment(text, zone)
+
+    accepted = "a date and time ('2026-11-28 02:00'), '+90m', or Unix time in seconds"
+    moment = Kind(read, accepted).given("start_at", value)
     if not moment >= now:  # such as 22:00, which YAML reads as 1320; or not a number
         raise Refused(f"start_at is {value!r}, which has passed")
     return moment

@@ -9,15 +9,20 @@ import pytest
 import salt.config
 
 from saltext.jobs.core.batch.permission import CallerRights
-from saltext.jobs.core.batch.starting import check_of, times_of
+from saltext.jobs.core.batch.starting import check_of, fields_of
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.users import PEER_RUN, Identity
 
 ROOT = Caller("root")
+TIMEOUTS = {"timeout": 5, "gather_job_timeout": 10}
 
 
 # -- times -------------------------------------------------------------------------------------------------------------
+
+
+def times_of(options):
+    return {name: value for name, value in fields_of(TIMEOUTS, options).items() if name not in TIMEOUTS}
 
 
 def test_windows_are_kept_as_they_were_written_a_list_as_one_text():
@@ -51,8 +56,8 @@ def test_a_start_time_is_a_date_a_delay_or_unix_time(days):
     [
         ({"start_at": 1320}, "start_at is 1320"),
         ({"start_at": True}, "start_at is True"),
-        ({"start_at": "+soon"}, "start_at is 'soon'"),
-        ({"start_at": "tomorrow"}, "'tomorrow' is no date"),
+        ({"start_at": "+soon"}, "start_at is '+soon'"),
+        ({"start_at": "tomorrow"}, "start_at is 'tomorrow'"),
         ({"start_at": "2020-01-01 00:00"}, "has passed"),
         ({"window": "02:00"}, "'02:00'"),
         ({"window": 7}, "window is 7"),
