@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -252,13 +251,12 @@ def list_(
     limit = kinds.whole().given("limit", limit)
     if state is not None:
         state = kinds.choice(*catalog.STATES).given("state", state)
-    now = time.time()
     wanted = catalog.chooser(
         state,
         () if fun is None else kinds.NAMES.given("fun", fun),
         () if user is None else kinds.NAMES.given("user", user),
-        kinds.moment(now).given("start_time", start_time),
-        kinds.moment(now).given("end_time", end_time),
+        kinds.MOMENT.given("start_time", start_time),
+        kinds.MOMENT.given("end_time", end_time),
     )
     return _catalog().newest(limit, wanted)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -174,7 +173,7 @@ def search(
         "kind": kind,
     }
     store = _store()
-    query = searches.query_of(store, asked, time.time())
+    query = searches.query_of(store, asked)
     found: dict[str, Any] = kinds.accepted(searches.search, store, query, _sees())
     is_one = isinstance(minion, str) and not set("*?[,").intersection(minion)
     if is_one and not found["jobs"] and lacks_key(__opts__, minion):
@@ -298,9 +297,9 @@ def minions(
     from saltext.jobs.core.compat import minion_keys
     from saltext.jobs.core.store.search import Query, last_results
 
-    now, store = time.time(), _store()
-    globs, edge = kinds.NAMES.given("minion", minion), kinds.moment(now).given("not_since", not_since)
-    query = Query(functions=kinds.NAMES.given("fun", fun), start=kinds.moment(now).given("start_time", start_time))
+    store = _store()
+    globs, edge = kinds.NAMES.given("minion", minion), kinds.MOMENT.given("not_since", not_since)
+    query = Query(functions=kinds.NAMES.given("fun", fun), start=kinds.MOMENT.given("start_time", start_time))
     wanted = [name for name in minion_keys(__opts__)[0] if any(fnmatch.fnmatchcase(name, glob) for glob in globs)]
     found = last_results(store, query, wanted, _sees())
     if not any(one["jid"] for one in found.values()):

@@ -65,13 +65,12 @@ def engine_options(opts: Mapping[str, Any], engine: str) -> tuple[Any, Any]:
     Return what the master's configuration says of an engine: its section, and its entry under ``engines:``, which wins. An
     engine gets its entry when it starts; a runner looks here, so both use the same options.
     """
-    found = [entry[engine] for entry in _entries(opts) if isinstance(entry, Mapping) and engine in entry]
-    return opts.get(engine), found[-1] if found else None
+    return opts.get(engine), _entries(opts).get(engine)
 
 
 def is_configured(opts: Mapping[str, Any], engine: str) -> bool:
     """Whether the master is to run an engine: it is under ``engines:``, as a name or with its options."""
-    return any(entry == engine or (isinstance(entry, Mapping) and engine in entry) for entry in _entries(opts))
+    return engine in _entries(opts)
 
 
 def section_of(opts: Mapping[str, Any], engine: str) -> str:
@@ -80,6 +79,9 @@ def section_of(opts: Mapping[str, Any], engine: str) -> str:
     return next((section for section in sections if opts.get(section)), "")
 
 
-def _entries(opts: Mapping[str, Any]) -> list[Any]:
-    entries = opts.get("engines") or ()
-    return [entries] if isinstance(entries, (str, Mapping)) else list(entries)
+def _entries(opts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``{engine: its options, or None}`` of what is under ``engines:``."""
+    entries, found = opts.get("engines") or (), dict[str, Any]()
+    for entry in [entries] if isinstance(entries, (str, Mapping)) else entries:
+        found.update(entry if isinstance(entry, Mapping) else {str(entry): None})
+    return found

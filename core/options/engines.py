@@ -13,7 +13,6 @@ from saltext.jobs.core.options.kinds import (
     FOLDER,
     GLOBS,
     IDS,
-    NUMBER,
     SIZE,
     TIMEZONE,
     WINDOW,
@@ -78,10 +77,9 @@ class RetrySettings(EngineSettings):
     gather: float = option(
         2.0,
         seconds(0, 3600),
-        "a publish waits for other minions that are owed the same job, until none has come back for this long, or for as "
-        "long as the last answer to a question took. If minions keep coming back, it waits for at most half of the time "
-        "since the first one came, and for at most 15 s (or `gather`, if that is more). If no other minion that is owed the "
-        "job has come back, it does not wait. More saves publishes, each of which goes to the whole fleet",
+        "a publish waits for other minions that are owed the same job, until none has come back for this long (or for as "
+        "long as the last answer to a question took), and for at most 15 s, or `gather` if that is more; more saves "
+        "publishes, each of which goes to the whole fleet",
     )
     window: str = option("", WINDOW, "when jobs are replayed")
     timezone: str = option("", TIMEZONE, "the zone whose clock decides when a window is open")
@@ -102,7 +100,7 @@ class RetrySettings(EngineSettings):
         GLOBS,
         "a newer job of one of these functions with the same arguments cancels the older one in the queue",
     )
-    rate: float = option(10.0, NUMBER, "most publishes a second, with questions; less for a slow master")
+    rate: int = option(10, whole(1), "most publishes a second, with questions; less for a slow master")
     sweep: float = option(3600.0, seconds(10), "time between two pings of all minions with a queue")
     max_queue_per_minion: int = option(
         100, whole(1), "most entries of one minion; a further job is not kept, with an event and a warning"
@@ -130,21 +128,15 @@ _NAME = re.compile(r"[A-Za-z0-9_]+")
 
 
 def _returner(item: Any) -> ReturnerChoice:
-    name: Any = item
-    options: Any = {}
-    if isinstance(item, Mapping):
-        ((name, options),) = item.items()
-        options = {} if options is None else options
-    if not isinstance(options, Mapping) or not set(options) <= {"ret_config"}:
-        raise ValueError(item)
-    choice = ReturnerChoice(name, options.get("ret_config", ""))
-    if not _NAME.fullmatch(choice.returner) or (choice.ret_config and not _NAME.fullmatch(choice.ret_config)):
+    ((name, options),) = item.items() if isinstance(item, Mapping) else ((item, None),)
+    choice = ReturnerChoice(name, **(options or {}))  # another option than ret_config is a TypeError
+    if not _NAME.fullmatch(choice.returner) or not _NAME.fullmatch(choice.ret_config or "_"):
         raise ValueError(item)
     return choice
 
 
 def _returners(value: Any) -> tuple[ReturnerChoice, ...]:
-    choices = tuple(_returner(item) for item in (value if isinstance(value, (list, tuple)) else [value]))
+    choices = tuple(map(_returner, value if isinstance(value, (list, tuple)) else [value]))
     if len(set(choices)) < len(choices) or not choices:
         raise ValueError(value)
     return choices

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import re
+import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +25,8 @@ Found = TypeVar("Found")
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
+_FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = re.compile(r"([1-9][0-9]*)([KMGT]?)")
 _ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[1-9][0-9]{0,4})?([/?#][!-~]*)?", re.IGNORECASE)
 #: Most characters of a window: engines parse it often, and the publisher of a job may choose it.
 _LONGEST_WINDOW = 1000
@@ -55,64 +60,51 @@ def _only(found: Found, holds: object) -> Found:
     return found
 
 
+def _is(value: Any, *types: type) -> bool:
+    """Tell whether a value is of one of these types; True and False are no numbers."""
+    return isinstance(value, types) and not isinstance(value, bool)
+
+
+def _parts(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+    match = pattern.fullmatch(text)
+    if not match:
+        raise ValueError(text)
+    return match.groups()
+
+
 # -- numbers and times --------------------------------------------------------------------------------------------------
 
 
 def duration(value: Any) -> float:
     """Return seconds from a number, or from ``90s``, ``15m``, ``12h``, ``7d``. :raises ValueError: for anything else."""
     if isinstance(value, str):
-        match = _DURATION.fullmatch(value.strip())
-        if not match:
-            raise ValueError(value)
-        value = float(match[1]) * _UNITS[match[2]]
-    found = _finite(value)
-    return _only(found, found >= 0)
+        number, unit = _parts(_DURATION, value.strip())
+        value = float(number) * _UNITS[unit]
+    return float(_only(value, _is(value, int, float) and 0 <= value <= sys.float_info.max))
 
 
-def _finite(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(value)
-    try:
-        found = float(value)
-    except OverflowError:  # a whole number may have any number of digits
-        found = math.inf
-    return _only(found, math.isfinite(found))
-
-
-def seconds(minimum: float = 0.0, maximum: float = math.inf, above: float = -1.0) -> Kind[float]:
-    """Accept a duration between two limits, in seconds, that exceeds ``above``."""
-
-    def read(value: Any) -> float:
-        found = duration(value)
-        return _only(found, minimum <= found <= maximum and found > above)
-
+def seconds(minimum: float = 0.0, maximum: float = math.inf) -> Kind[float]:
+    """Accept a duration between two limits, in seconds."""
     limits = [f"at least {minimum:g}"] * (minimum > 0) + [f"at most {maximum:g}"] * (maximum < math.inf)
-    more = f" of {' and '.join(limits)}" if limits else f" above {above:g}" if above >= 0 else ""
-    return Kind(read, f"a number of seconds{more}, or a duration such as 90s, 15m, 12h or 7d")
+    return Kind(
+        lambda value: _only(duration(value), minimum <= duration(value) <= maximum),
+        f"a number of seconds{' of ' * bool(limits)}{' and '.join(limits)}, or a duration such as 90s, 15m, 12h or 7d",
+    )
 
 
 #: Accepts a duration, and one that is not zero.
-SECONDS, SOME_SECONDS = seconds(), seconds(above=0)
+SECONDS, SOME_SECONDS = seconds(), seconds(0.1)
 
 
-def whole(minimum: int = 0, maximum: float = math.inf) -> Kind[int]:
-
-    def read(value: Any) -> int:
-        return int(_only(value, isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum))
-
-    return Kind(read, f"a whole number of at least {minimum}{f' and at most {maximum}' if maximum < math.inf else ''}")
-
-
-#: Accepts a number, which may have a fraction.
-NUMBER = Kind(lambda value: _only(_finite(value), _finite(value) > 0), "a number above 0")
-_SIZE, _FACTORS = re.compile(r"([1-9][0-9]*)([KMGT]?)"), {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+def whole(minimum: int = 0) -> Kind[int]:
+    return Kind(
+        lambda value: _only(value, _is(value, int) and value >= minimum), f"a whole number of at least {minimum}"
+    )
 
 
 def _bytes(value: Any) -> int:
-    match = _SIZE.fullmatch(str(value))
-    if not match:
-        raise ValueError(value)
-    return int(match[1]) * _FACTORS[match[2]]
+    number, unit = _parts(_SIZE, str(value))
+    return int(number) * _FACTORS[unit]
 
 
 #: Accepts a number of bytes.
@@ -121,73 +113,63 @@ SIZE = Kind(_bytes, "a number of bytes, or a size such as 500M or 20G")
 FLAG: Kind[bool] = Kind(lambda value: _only(value, isinstance(value, bool)), "True or False")
 
 
-def moment(now: float) -> Kind[float | None]:
-    """Accept a date and time, or a time ago such as ``-2h`` or ``2h``, as Unix time; None for None."""
+def _moment(value: Any) -> float | None:
+    if value is None:
+        return None
+    text = str(value).strip()
+    try:
+        is_ago = text.startswith("-") or text.endswith(tuple("smhd"))
+        found = time.time() - duration(text.removeprefix("-")) if is_ago else parse_moment(text, None)
+        jid_at(found)  # jids have a time from the year 1 to 9999
+    except (OverflowError, OSError):
+        raise ValueError(value) from None
+    return found
 
-    def read(value: Any) -> float | None:
-        if value is None:
-            return None
-        text = str(value).strip()
-        try:
-            is_ago = text.startswith("-") or text.endswith(tuple("smhd"))
-            found = now - duration(text.removeprefix("-")) if is_ago else parse_moment(text, None)
-            jid_at(found)  # jids have a time from the year 1 to 9999
-        except (OverflowError, OSError):
-            raise ValueError(value) from None
-        return found
 
-    return Kind(
-        read,
-        "a time ago such as -90s, -15m, -2h or -7d, or a date and time such as '2026-11-28 02:00' or "
-        "'2026-11-28T02:00:00+01:00'",
-    )
+#: Accepts a date and time, or a time ago such as ``-2h`` or ``2h``, as Unix time; None for None.
+MOMENT = Kind(
+    _moment,
+    "a time ago such as -90s, -15m, -2h or -7d, or a date and time such as '2026-11-28 02:00' or "
+    "'2026-11-28T02:00:00+01:00'",
+)
 
 
 def _window(value: Any) -> str:
-    if value == "":
-        return ""
-    parse_windows(value)
-    text = value if isinstance(value, str) else "; ".join(value)
-    if len(text) > _LONGEST_WINDOW:
-        raise ValueError(f"it has more than {_LONGEST_WINDOW} characters")
-    return text
-
-
-def _timezone(value: Any) -> str:
-    if value != "":
-        find_zone(value)
-    return str(value)
+    text = "; ".join(value) if isinstance(value, (list, tuple)) else value
+    return str(_only(text, text == "" or (len(text) <= _LONGEST_WINDOW and parse_windows(text))))
 
 
 #: WINDOW accepts windows of time as core/windows.py reads them, and TIMEZONE a time zone; both, an empty text too.
 WINDOW = Kind(
-    _window, "a window such as '02:00-05:00' or 'Sat,Sun 02:00-05:00; Mon-Fri 22:00-06:00', or '' for any time"
+    _window,
+    "a window such as '02:00-05:00', 'Sat 00:00-24:00' or 'Sat,Sun 02:00-05:00; Mon-Fri 22:00-06:00', or '' for any time",
 )
-TIMEZONE = Kind(_timezone, "a time zone of this system such as 'Europe/Berlin' or 'UTC', or '' for the master's own")
+TIMEZONE = Kind(
+    lambda value: str(_only(value, value == "" or find_zone(value))),
+    "a time zone of this system such as 'Europe/Berlin' or 'UTC', or '' for the master's own",
+)
 
 
 # -- words --------------------------------------------------------------------------------------------------------------
 
-
-def _word(value: Any) -> str:
-    return str(_only(value, isinstance(value, (str, int)) and not isinstance(value, bool)))
+#: Accepts a text; a whole number becomes its decimal digits.
+WORD = Kind(lambda value: str(_only(value, _is(value, str, int))), "a text")
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    if isinstance(value, (str, int)) and not isinstance(value, bool):
-        value = str(value).split(",")
-    found = (_word(item).strip() for item in _only(value, isinstance(value, (list, tuple))))
-    return tuple(name for name in found if name)
+    parts = str(value).split(",") if _is(value, str, int) else _only(value, isinstance(value, (list, tuple)))
+    return tuple(name for part in parts if (name := WORD.read(part).strip()))
 
 
-#: Accepts a text; a whole number becomes its decimal digits.
-WORD = Kind(_word, "a text")
 #: Accepts words of a list, or of a text with commas between them; numbers are words too.
 NAMES = Kind(_names, "a name, a list of names, or names with commas between them")
 #: Accepts at least one.
 SOME_NAMES = Kind(
     lambda value: _only(_names(value), _names(value)), "one or more names, in a list or with commas between them"
 )
+#: The same for globs over functions, and for ids of minions.
+GLOBS = Kind(_names, "a list of globs over function names, such as ['state.*', 'pkg.install']")
+IDS = Kind(lambda value: _only(_names(value), all(map(is_plain, _names(value)))), "a list of minion ids")
 
 
 def choice(*words: str) -> Kind[str]:
@@ -196,22 +178,10 @@ def choice(*words: str) -> Kind[str]:
 
 def some_of(*words: str) -> Kind[tuple[str, ...]]:
     """Accept at least one of some words, in a list or with commas between them."""
-
-    def read(value: Any) -> tuple[str, ...]:
-        found = SOME_NAMES.read(value)
-        return _only(found, set(found) <= set(words))
-
-    return Kind(read, f"one or more of {', '.join(words)}")
-
-
-def _globs(value: Any) -> tuple[str, ...]:
-    value = [value] if isinstance(value, str) else value
-    return tuple(_only(value, isinstance(value, (list, tuple)) and all(isinstance(one, str) and one for one in value)))
-
-
-#: Accepts a list of globs over functions, or one; and a list of minion ids, or one.
-GLOBS = Kind(_globs, "a list of globs over function names, such as ['state.*', 'pkg.install']")
-IDS = Kind(lambda value: _only(_globs(value), all(map(is_plain, _globs(value)))), "a list of minion ids")
+    return Kind(
+        lambda value: _only(SOME_NAMES.read(value), set(_names(value)) <= {*words}),
+        f"one or more of {', '.join(words)}",
+    )
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -235,34 +205,23 @@ FILE = Kind(_path, "the full path of a file, or '' for none")
 
 def address(example: str) -> Kind[str]:
     """Accept an address of the web without a user and a password, or nothing."""
-
-    def read(value: Any) -> str:
-        text = "" if value is None else value
-        return str(_only(text, isinstance(text, str) and (not text or _ADDRESS.fullmatch(text))))
-
-    return Kind(read, f"an address such as {example}, without a user and a password, or '' for none")
+    return Kind(
+        lambda value: str(_only(value or "", value in (None, "") or _parts(_ADDRESS, value))),
+        f"an address such as {example}, without a user and a password, or '' for none",
+    )
 
 
 # -- jobs and minions ---------------------------------------------------------------------------------------------------
 
 
 def _plain(value: Any) -> str:
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    text = str(value) if _is(value, int) else value
     return str(_only(text, is_plain(text)))
 
 
-_JID = Kind(_plain, "the id of a job, such as 20260516101112131415")
-_MINION = Kind(_plain, "the id of one minion")
-
-
-def jid(value: Any) -> str:
-    """Return a job's id. :raises Refused:"""
-    return _JID.given("jid", value)
-
-
-def minion(value: Any) -> str:
-    """Return the id of one minion. :raises Refused:"""
-    return _MINION.given("minion", value)
+#: Return the id of a job, and of a minion. :raises Refused:
+jid = functools.partial(Kind(_plain, "the id of a job, such as 20260516101112131415").given, "jid")
+minion = functools.partial(Kind(_plain, "the id of one minion").given, "minion")
 
 
 def minions(value: Any) -> tuple[str, ...]:

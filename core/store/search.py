@@ -172,7 +172,7 @@ def _row(store: Store, key: str, load: dict[str, Any], tally: JobTally, is_seen:
     return row
 
 
-def query_of(store: Store, asked: Mapping[str, Any], now: float) -> Query:
+def query_of(store: Store, asked: Mapping[str, Any]) -> Query:
     """Return the Query of the arguments of ``job_cache.search``, each None if it was not given. :raises Refused:"""
     outcome, after, kind = asked["outcome"], asked["after"], asked["kind"]
     functions, minions = _patterns("fun", asked["fun"]), _patterns("minion", asked["minion"])
@@ -190,8 +190,8 @@ def query_of(store: Store, asked: Mapping[str, Any], now: float) -> Query:
         minion=key,
         minions=minions,
         kind=kinds.choice(*KINDS, ALL).given("kind", kind),
-        start=kinds.moment(now).given("start_time", asked["start_time"]),
-        end=kinds.moment(now).given("end_time", asked["end_time"]),
+        start=kinds.MOMENT.given("start_time", asked["start_time"]),
+        end=kinds.MOMENT.given("end_time", asked["end_time"]),
         outcome=None if outcome is None else kinds.choice(*OUTCOMES).given("outcome", outcome),
         metadata=kinds.MAPPING.given("metadata", asked["metadata"]),
         limit=kinds.whole(1).given("limit", asked["limit"]),

@@ -63,31 +63,16 @@ def test_days_are_a_list_a_range_or_both_and_a_range_may_go_over_the_weekend(tex
     assert parse_windows(text) == parse_windows(apart)
 
 
+BEYOND = ("25:00-26:00", "02:60-03:00", "24:01-03:00", "02:00-02:00", "24:00-02:00", "1:00-2:00; 02:00")
+
+
 @pytest.mark.parametrize(
-    ("value", "word"),
-    [
-        ("", "''"),
-        ([], "[]"),
-        (None, "None"),
-        (120, "120"),
-        ("always", "'always'"),
-        ("02:00", "'02:00'"),
-        ("Caturday 02:00-03:00", "'Caturday'"),
-        ("Mon- 02:00-03:00", "'Mon- 02:00-03:00'"),
-        ("25:00-26:00", "'25:00'"),
-        ("02:60-03:00", "'02:60'"),
-        ("24:01-03:00", "'24:01'"),
-        ("2-3", "'2'"),
-        ("02:00-02:00", "no length"),
-        ("24:00-02:00", "no length"),
-        ("02:00-03:00;", "''"),
-        (["02:00-03:00", 7], "7"),
-    ],
+    "value", ["", "always", "02:00", "Caturday 2:00-3:00", "Mon- 2:00-3:00", "2-3", "Sat 2:00-3:00;", *BEYOND]
 )
-def test_a_malformed_window_is_named_with_what_is_accepted(value, word):
-    with pytest.raises(ValueError, match=r"accepted|no length") as caught:
+def test_a_malformed_window_is_named(value):
+    with pytest.raises(ValueError, match="is no window") as caught:
         parse_windows(value)
-    assert word in str(caught.value)
+    assert repr(value.rpartition(";")[2].strip()) in str(caught.value)
 
 
 def test_a_zone_that_does_not_exist_is_named():
