@@ -18,6 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from saltext.jobs.core.sqlite.file import (
     BUSY_SECONDS,
@@ -265,7 +266,9 @@ class Database:
                 continue
             sql: sqlite3.Connection | None = None
             try:
-                sql = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+                # It must not make a file, if this one is being set aside.
+                at = f"file:{quote(self.path)}?mode=rw"
+                sql = sqlite3.connect(at, timeout=0, isolation_level=None, check_same_thread=False, uri=True)
                 patiently(lambda: self._prepare(sql))  # noqa: B023 (called at once)
                 if identity == self._file.identity():
                     return Connection(sql, identity)
@@ -277,6 +280,8 @@ class Database:
                     continue
                 if sql is not None:
                     sql.close()
+                if identity != self._file.identity():
+                    continue
                 self._file.check_rights(exc)
                 raise
 

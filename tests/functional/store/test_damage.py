@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import random
 import shutil
 import signal
@@ -155,6 +156,17 @@ def test_processes_that_meet_the_damage_together_set_it_aside_once(filled, path)
     assert in_processes(6, work) == [None] * 6
     assert banks_of(filled).keys("bank") == [str(number) for number in range(6)]
     assert len(banks_of(filled).damaged()) == 1 and banks_of(filled).is_sound()
+
+
+def test_processes_that_open_a_damaged_file_together_begin_one_new_file(opts, path):
+    for turn in range(1, 41):
+        in_processes(1, lambda _: banks_of(opts).store("bank", "key", 1))
+        for end in ("-wal", "-shm"):
+            pathlib.Path(path + end).unlink(missing_ok=True)
+        with open(path, "r+b") as stream:
+            stream.write(bytes(4096))
+        assert in_processes(8, lambda _: banks_of(opts).keys("bank")) == [[]] * 8
+        assert len(banks_of(opts).damaged()) == turn
 
 
 @pytest.mark.parametrize("name", ["link", "rename", "unlink"])
