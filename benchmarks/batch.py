@@ -78,7 +78,7 @@ def log_returns(opts, events) -> None:
     writer = store_of(opts).log
     for event in events:
         data = event["data"]
-        writer.append(return_of(data["jid"], data["id"], data))
+        writer.append(return_of(data["jid"], data["id"], data, asked=data.get("fun") == "test.ping"))
 
 
 def raw(event: dict) -> bytes:
