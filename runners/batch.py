@@ -186,9 +186,9 @@ def status(jid: object) -> dict[str, Any]:
         would approve, counted from 0, or None), success,
         survivors (minions that still run the job after the last kill), unsure (as in ``batch.preview``), parent (the jid
         of the batch that it retries, or None), retries (of a batch that has ended without success: the jids of those that
-        have retried it, oldest first; and unmended: on how many minions it has not succeeded even so), engine (whether the
-        engine that drives it runs; None once the batch has ended), engine_silent_seconds (for how long that engine has
-        not answered; None if it does) and engine_master (the
+        have retried it, oldest first; and unmended: on how many minions it has not succeeded even so, by state), engine
+        (whether the engine that drives it runs; None once the batch has ended), engine_silent_seconds (for how long that
+        engine has not answered; None if it does) and engine_master (the
         master of that engine, if there are several). With groups also group, group_number, groups (how many) and by. Times
         are Unix time in seconds.
 

@@ -35,9 +35,11 @@ export function isUnsent(batch) {
   return batch.publishes === 0;
 }
 
-/** Whether a batch has minions that a retry could repeat: unsuccessful ones, or after its end those that it has not reached. */
-export function canRetry(batch) {
-  return UNSUCCESSFUL.some((state) => batch[state] > 0) || (isOver(batch) && batch.pending > 0);
+/** How many minions a retry could repeat, by state: those without success, but not what is queued nor what a retry has mended, and after the end those not reached. */
+export function retriable(batch) {
+  const left = batch.unmended ?? batch;
+  const states = [...UNSUCCESSFUL.filter((state) => state !== "queued"), ...(isOver(batch) ? ["pending"] : [])];
+  return Object.fromEntries(states.filter((state) => left[state] > 0).map((state) => [state, left[state]]));
 }
 
 /** Whether a batch goes on by itself when it is time. */

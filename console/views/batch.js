@@ -3,7 +3,7 @@
 import { confirm, open } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { ago, count, duration, line, many, moment, name, target } from "../format.js";
-import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, called, canRetry, command, counted, done, isHeld, isOver, isScheduled, isUnsent, optionsOf, pace, stagesOf, word } from "../model/batches.js";
+import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, called, command, counted, done, isHeld, isOver, isScheduled, isUnsent, optionsOf, pace, retriable, stagesOf, word } from "../model/batches.js";
 import { draftOf } from "../model/draft.js";
 import { Members } from "../model/members.js";
 import { Reader } from "../reader.js";
@@ -209,7 +209,7 @@ export class BatchView {
     this.copy.hidden = !ours;
     this.alike.hidden = false;
     set(this.like, "href", `#/batches?${new URLSearchParams({ find: command(batch).slice(0, 200) })}`);
-    buttons.retry.set(ours && canRetry(batch));
+    buttons.retry.set(ours && Object.keys(retriable(batch)).length > 0);
   }
 
   drawMinions() {
@@ -297,9 +297,9 @@ export class BatchView {
 
   async retry() {
     const { batch } = this;
-    const kinds = [["failed", `failed (${count(batch.failed)})`], ["lost", `lost (${count(batch.lost)}): may have run it, see why below the timeline`], ["offline", `offline (${count(batch.offline)})`],
-      ["timed_out", `timed out (${count(batch.timed_out)})`], ["killed", `killed (${count(batch.killed)})`]].filter(([state]) => batch[state] > 0);
-    const boxes = [...kinds, ["all", `all on which it did not succeed${isOver(batch) && batch.pending ? `, and those it has not reached (${count(batch.pending)})` : ""}`]].map(([value, text], index) => [value, text, el("input", { type: "radio", name: "which", id: `which-${value}`, value, checked: index === 0 })]);
+    const { pending, ...left } = retriable(batch);
+    const kinds = Object.entries(left).map(([state, minions]) => [state, `${name(state)} (${count(minions)})${state === "lost" ? ": may have run it, see why below the timeline" : ""}`]);
+    const boxes = [...kinds, ["all", `all on which it did not succeed${pending ? `, and those it has not reached (${count(pending)})` : ""}`]].map(([value, text], index) => [value, text, el("input", { type: "radio", name: "which", id: `which-${value}`, value, checked: index === 0 })]);
     const chosen = await open(`Retry batch ${this.jid}?`, [
       el("p", {}, `A new batch runs this again, with the same options, on these minions:`),
       el("pre", {}, line(command(batch), 500)),

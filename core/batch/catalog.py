@@ -4,6 +4,7 @@ Looks up batches for the runner: ours, in their rows, and those of Salt 3008's o
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import fnmatch
 import itertools
@@ -136,8 +137,8 @@ class Catalog:
             with contextlib.suppress(Refused):  # a later batch that cannot be read hides none before it
                 retries = self.retries(jid)
                 found.summary["retries"] = [one.spec.jid for one in retries]
-                states = summary.latest(found.batch, retries).values()
-                found.summary["unmended"] = sum(state not in ("completed", "active", "queued") for state in states)
+                states = collections.Counter(summary.latest(found.batch, retries).values())
+                found.summary["unmended"] = {one: states[one] for one in (*summary.BAD[:-1], "pending") if states[one]}
         return found
 
     def active(self) -> list[Summary]:

@@ -249,7 +249,7 @@ _MEANINGS = {
     "offline": "no answer",
     "queued": "owed by job_retry",
     "active": "sent to, or running it",
-    "pending": "not sent to yet",
+    "pending": "not sent to",
 }
 #: Why a minion failed, if its return cannot be read.
 _RETURN_GONE = "its return cannot be read: the minion was away, or the job cache no longer has it"

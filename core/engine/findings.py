@@ -73,7 +73,7 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[Finding]:
         return [fault("engine-down", f"no {engine} engine runs", "look for it in the master's log")]
     if lead.hangs:
         told = f"the {engine} engine has not answered for {lead.hangs:.0f} s: it hangs or is stopped"
-        return [fault("engine-hangs", told, "see the master's log")]
+        return [fault("engine-hangs", told, "see the master's log; if you end its process, the master starts it anew")]
     process = lead.process
     if process is not None and process.user != user:
         return [

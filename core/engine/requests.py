@@ -205,4 +205,5 @@ def _absence(opts: Mapping[str, Any], engine: str) -> str:
     if not lead.hangs:
         return "did not answer in time: it is busy, or it failed: look in the master's log"
     which = f" (process {lead.process})" if lead.process else ""
-    return f"has not answered for {lead.hangs:.0f} s{which}: it hangs or is stopped; look in the master's log"
+    told = f"has not answered for {lead.hangs:.0f} s{which}: it hangs or is stopped"
+    return f"{told}; if you end it, the master starts it anew"

@@ -269,7 +269,7 @@ def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_wa
     with pytest.raises(Refused, match=f"^No minion of batch {first} is failed; it was retried by {second}, {third}$"):
         left()
     found = Catalog(opts).find(first).summary
-    assert (found["retries"], found["unmended"]) == ([second, third], 0)
+    assert (found["retries"], found["unmended"]) == ([second, third], {})
     assert "retries" not in Catalog(opts).find(third).summary
     site_of(opts).changed(f"UPDATE {BATCHES.table} SET spec = ? WHERE jid = ?", (b"damaged", third))
     assert "retries" not in Catalog(opts).find(first).summary

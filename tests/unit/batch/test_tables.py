@@ -216,8 +216,8 @@ def test_each_thing_to_say_about_a_batch_is_a_line(more, told):
         ({"state": "stopping"}, f"batch.watch {JID} (or minions)"),
         ({"state": "halted"}, f"batch.failures {JID} (or retry which=all, minions)"),
         ({"state": "complete", "pending": 0}, f"batch.failures {JID} (or retry, minions)"),
-        ({"state": "complete", "retries": ["1", "2"], "unmended": 0}, "batch.status 2"),
-        ({"state": "complete", "retries": ["1"], "unmended": 4}, f"batch.retry {JID} which=all"),
+        ({"state": "complete", "retries": ["1", "2"], "unmended": {}}, "batch.status 2"),
+        ({"state": "complete", "retries": ["1"], "unmended": {"failed": 4}}, f"batch.retry {JID} which=all"),
         ({"state": "complete", "failed": 0, "pending": 0}, f"batch.retry {JID} which=offline (or minions)"),
         (
             {"state": "complete", "failed": 0, "pending": 0, "offline": 0, "queued": 4},
@@ -264,7 +264,7 @@ def test_minions_are_shown_by_state_and_those_that_need_an_operator_come_first()
         "failed (retcode 1), 2: failed0, failed1",
         "offline (no answer), 1: offline0",
         "active (sent to, or running it, the first for 1 min), 1: active0",
-        "pending (not sent to yet), 2: pending0, pending1",
+        "pending (not sent to), 2: pending0, pending1",
         "completed, 3: completed0, completed1, completed2",
         "Next: salt-run batch.failures JID (or retry, jobs.lookup_jid)",
     ]

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Batches, WORDS, apply, approversOf, budget, called, command, counted, done, isHeld, isLike, isOver, isScheduled, optionsOf, pace, stagesOf, whyHalted, word } from "../../../../console/model/batches.js";
+import { Batches, WORDS, apply, approversOf, budget, called, command, counted, done, isHeld, isLike, isOver, isScheduled, optionsOf, pace, retriable, stagesOf, whyHalted, word } from "../../../../console/model/batches.js";
 
 const NONE = { completed: 0, active: 0, pending: 0, failed: 0, timed_out: 0, lost: 0, offline: 0, queued: 0, killed: 0 };
 const JID = "20260516120000000000";
@@ -168,4 +168,12 @@ test("a batch is called by its name or ticket and what it runs", () => {
   const batch = { fun: "state.apply", arguments: ["web"], options: { metadata: { ticket: "OPS-7", other: {} } } };
   assert.equal(called(batch), "OPS-7: state.apply web");
   assert.equal(called({ fun: "test.ping" }), "test.ping");
+});
+
+test("a retry is offered for the minions without success that no retry has mended, and never for queued ones", () => {
+  const halted = { state: "halted", failed: 3, lost: 1, queued: 2, pending: 4 };
+  assert.deepEqual(retriable(halted), { failed: 3, lost: 1, pending: 4 });
+  assert.deepEqual(retriable({ ...halted, state: "running" }), { failed: 3, lost: 1 });
+  assert.deepEqual(retriable({ ...halted, unmended: { failed: 1 } }), { failed: 1 });
+  assert.deepEqual(retriable({ ...halted, unmended: {} }), {});
 });
