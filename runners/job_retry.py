@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 # Every salt-run imports this file. What a call needs beyond these, it imports itself.
@@ -83,7 +83,7 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
     waiting = _waiting()
     found = [
         (job.published_at, _row(entry, job, waiting))
-        for entry, job in _entries(_given(kinds.minion, minion), _given(kinds.jid, jid))
+        for entry, job in _store().entries(_given(kinds.minion, minion), _given(kinds.jid, jid))
         if entry.state.value in states
     ]
     if minion is not None and not found and lacks_key(__opts__, str(minion)):
@@ -118,7 +118,7 @@ def show(minion: object, jid: object) -> dict[str, Any]:
 
     minion, jid = kinds.minion(minion), kinds.jid(jid)
     _tell_of_a_pause()
-    for entry, job in _entries(minion, jid):
+    for entry, job in _store().entries(minion, jid):
         load = job.load
         sees = caller.sight(__opts__, globals().get("__user__"))(load)
         return {
@@ -135,7 +135,7 @@ def show(minion: object, jid: object) -> dict[str, Any]:
             "unreceived_tries": entry.counts.tries,
             "history": [{"at": at, "state": state, "reason": reason} for at, state, reason in entry.history],
         }
-    done = _done(minion, jid)
+    done = _store().done(jid, minion).get(minion)
     if done is None:
         is_swapped = jid_time(minion) is not None and jid_time(jid) is None
         raise Refused(
@@ -143,11 +143,8 @@ def show(minion: object, jid: object) -> dict[str, Any]:
             + ("; the minion is named first, then the jid" if is_swapped else "")
         )
     names = ("minion", "jid", "fun", "state", "attempts", "queued_at", "expires_at")
-    last_sent_at, history = (
-        done.get("sent_at"),
-        [dict(zip(("at", "state", "reason"), step, strict=True)) for step in done["history"]],
-    )
-    told = {"last_sent_at": last_sent_at, "reason": history[-1]["reason"], "ended_at": history[-1]["at"]}
+    history = [dict(zip(("at", "state", "reason"), step, strict=True)) for step in done["history"]]
+    told = {"last_sent_at": done.get("sent_at"), "reason": history[-1]["reason"], "ended_at": history[-1]["at"]}
     return {**{name: done[name] for name in names}, **told, "history": history}
 
 
@@ -176,7 +173,7 @@ def stats() -> dict[str, Any]:
     minions, jobs, openings = set[str](), set[str](), list[float]()
     oldest: float | None = None
     outside, waiting = 0, _waiting()
-    for entry, job in _entries(None, None):
+    for entry, job in _store().entries():
         waits_for, opens = waiting.of(entry, job)
         outside += waits_for is not None
         openings += [opens] if opens is not None else []
@@ -362,7 +359,7 @@ def retry(minion: object = None, jid: object = None) -> Any:
 
     selection, who = _selection(minion, jid), _caller()
     if who.grants is not None:
-        for entry, job in _entries(selection["minion"], selection["jid"]):
+        for entry, job in _store().entries(selection["minion"], selection["jid"]):
             caller.require_right(__opts__, who, job.load, [entry.minion], "all minions of these entries")
     return _some(_ask({"do": "retry", **selection}, who), "is held or dead", **selection)
 
@@ -497,20 +494,6 @@ def _store() -> RetryStore:
     from saltext.jobs.core.site import site_of
 
     return RetryStore(site_of(__opts__))
-
-
-def _entries(minion: str | None, jid: str | None) -> Iterator[tuple[Entry, Job]]:
-    try:
-        yield from _store().entries(minion, jid)
-    except OSError as exc:
-        raise Refused(f"The retry queue cannot be read: {exc}") from exc
-
-
-def _done(minion: str, jid: str) -> dict[str, Any] | None:
-    try:
-        return _store().done(minion, jid)
-    except (OSError, ValueError) as exc:
-        raise Refused(f"The retry queue cannot be read: {exc}") from exc
 
 
 def _waiting() -> Waiting:

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.ledger.tables import QUEUE, Tables, marks_of
 
 #: The kinds of a job, and of what one minion is owed of it. There may be others.
 JOB, ENTRY = 1, 2
 #: Rows that are read at once, and jids that are looked up at once.
 _PART, _LOOKED_UP = 2000, 500
-_FORGET = f"DELETE FROM {QUEUE} WHERE kind = ? AND jid < ?"
 
 
 class Row(NamedTuple):
@@ -25,15 +23,16 @@ class Row(NamedTuple):
     body: bytes
 
 
-def forget(tables: Tables, kind: int, before: str, lease: Lease | None) -> None:
-    """Remove the rows of a kind whose jids sort before another."""
-    tables.together(lambda: tables.run(_FORGET, (int(kind), before)), lease)
-
-
-def parts(tables: Tables, kind: int, minion: str | None = None, jid: str | None = None) -> Iterator[list[Row]]:
-    """Yield the rows of a kind, of one or all minions and of one or all jobs, ordered by jid, some at a time."""
-    chosen = [(name, value) for name, value in (("jid", jid), ("minion", minion)) if value is not None]
-    also = "".join(f" AND {name} = ?" for name, _ in chosen)
+def parts(
+    tables: Tables, kind: int, minion: str | None = None, jid: str | None = None, until: str | None = None
+) -> Iterator[list[Row]]:
+    """
+    Yield the rows of a kind, of one or all minions and of one or all jobs, ordered by jid, some at a time. ``until``: only
+    those whose jids sort before it.
+    """
+    conditions = ("jid = ?", jid), ("minion = ?", minion), ("jid < ?", until)
+    chosen = [(condition, value) for condition, value in conditions if value is not None]
+    also = "".join(f" AND {condition}" for condition, _ in chosen)
     where = f"kind = ? AND (jid, minion) > (?, ?){also} ORDER BY jid, minion LIMIT {_PART}"
     last: tuple[str, str] | None = "", ""
     while last is not None:

@@ -15,6 +15,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+import salt.utils.job
+
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.alarm import Alarm
 from saltext.jobs.core.engine.names import JOB_RETRY
@@ -96,7 +98,7 @@ class RetryShell:
         self.service = ports.service
         self._turn = compat.Lock()  # of the request that is carried out
         self._stored_in = ""  # the name of the database
-        self._keep_jobs = float(opts.get("keep_jobs_seconds") or 0)
+        self._keep_jobs = float(salt.utils.job.get_keep_jobs_seconds(opts) or 0)
 
     def start(self) -> None:
         """Listen to the bus, and begin once it is heard."""

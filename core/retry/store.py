@@ -17,7 +17,6 @@ One unreadable record must never keep another from being read. It stays where it
 
 from __future__ import annotations
 
-import datetime
 import functools
 import gc
 import itertools
@@ -32,11 +31,12 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger import queue, stored
 from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.ledger.tables import QUEUE, Tables
-from saltext.jobs.core.retry.entry import CURSOR, ENDED, PAUSED, Entry, Job, Key, Kind, State
+from saltext.jobs.core.retry.entry import ENDED, Entry, Job, Key, Kind, State
 from saltext.jobs.core.retry.reader import job_of
 from saltext.jobs.core.retry.watched import Watched
 from saltext.jobs.core.site import site_of
@@ -92,7 +92,7 @@ class RetryStore:
         self._tables.together(work, self._lease, durable)
 
     def is_paused(self) -> bool:
-        return PAUSED.jid in self._all(Kind.PAUSED, "pause", dict)
+        return any(self._each(Kind.PAUSED, "pause", dict))
 
     def entries(self, minion: str | None = None, jid: str | None = None) -> Iterator[tuple[Entry, Job]]:
         """
@@ -121,39 +121,40 @@ class RetryStore:
                 gc.freeze()  # a pass of the collector stops all else, so it must not walk through what lives for long
         return jobs, entries
 
-    def done(self, minion: str, jid: str) -> dict[str, Any] | None:
-        """Return the record of an entry whose job has returned."""
-        for row in itertools.chain.from_iterable(queue.parts(self._tables, Kind.DONE, minion, jid)):
-            return _read(row.body, dict)
-        return None
+    def done(self, jid: str, minion: str | None = None) -> dict[str, dict[str, Any]]:
+        """Return the records of the entries of a job, or of one of them, that ended with its return, by minion."""
+        return {row.minion: record for row, record in self._each(Kind.DONE, "record", dict, minion, jid)}
 
     def forget_done(self, before: float) -> None:
-        """Remove the records of jobs that were published before that Unix time."""
-        first = f"{datetime.datetime.fromtimestamp(before, datetime.timezone.utc):%Y%m%d%H%M%S%f}"
-        queue.forget(self._tables, Kind.DONE, first, self._lease)
+        """Remove the records of jobs that were published before that Unix time, and of entries that ended before it."""
+        old = itertools.chain.from_iterable(queue.parts(self._tables, Kind.DONE, until=jid_at(before)))
+        if gone := [Key(Kind.DONE, row.jid, row.minion) for row in old if _ended_at(row.body) < before]:
+            self.write(dict.fromkeys(gone))
 
     def watched(self, now: float) -> dict[str, Watched]:
         """Return what is known of jobs besides their entries, by jid, without unusable records."""
-        return self._all(Kind.WATCHED, "record", lambda record: Watched.from_record(record, now))
+        found = self._each(Kind.WATCHED, "record", lambda record: Watched.from_record(record, now))
+        return {row.jid: job for row, job in found}
 
     def cursor(self) -> Cursor | None:
         """Return how far the log was read; None if that is not known."""
-        return self._all(Kind.CURSOR, "cursor", Cursor.from_record).get(CURSOR.jid)
+        return next((cursor for _, cursor in self._each(Kind.CURSOR, "cursor", Cursor.from_record)), None)
 
-    def _all(self, kind: Kind, what: str, make: Callable[[Any], T]) -> dict[str, T]:
-        found = {}
-        for row in itertools.chain.from_iterable(queue.parts(self._tables, kind)):
+    def _each(
+        self, kind: Kind, what: str, make: Callable[[Any], T], minion: str | None = None, jid: str | None = None
+    ) -> Iterator[tuple[queue.Row, T]]:
+        for row in itertools.chain.from_iterable(queue.parts(self._tables, kind, minion, jid)):
             try:
-                found[row.jid] = _read(row.body, make)
+                yield row, _read(row.body, make)
             except ValueError as exc:
                 log.error("The %s of %s cannot be read: %s", what, row.jid, exc)
-        return found
 
 
 def owed_of(opts: Mapping[str, Any], jid: str) -> dict[str, tuple[bool, float, str]]:
     """
     Return ``{minion: (whether it is still owed the job, since when, in words)}``; also for those that the engine was asked
-    to take, and has not taken yet. For those that have returned it: when it was sent, and no words. :raises OSError:
+    to take, and has not taken yet. For those that have returned what the queue sent: when that was, and no words.
+    :raises OSError:
     """
     # Requests first: one that is answered meanwhile has its entries in the queue.
     asked = [
@@ -161,10 +162,10 @@ def owed_of(opts: Mapping[str, Any], jid: str) -> dict[str, tuple[bool, float, s
         for request in requests.waiting(opts, JOB_RETRY)
         if (request.get("do"), request.get("jid")) == ("enqueue", jid)
     ]
-    tables = site_of(opts)
-    done = ((row.minion, _read(row.body, dict)) for part in queue.parts(tables, Kind.DONE, jid=jid) for row in part)
-    found = {minion: (False, record["sent_at"], "") for minion, record in done}
-    for entry, _ in RetryStore(tables).entries(jid=jid):
+    store = RetryStore(site_of(opts))
+    done = store.done(jid)
+    found = {minion: (False, record["sent_at"], "") for minion, record in done.items() if "sent_at" in record}
+    for entry, _ in store.entries(jid=jid):
         is_owed = entry.state not in ENDED
         told = f"{entry.state.value}, {entry.reason}"
         found[entry.minion] = (
@@ -193,6 +194,13 @@ def _read(body: bytes | None, make: Callable[[Any], T]) -> T:
         return make(stored.loads(bytes(body or b"")))
     except Exception as exc:  # msgpack raises many kinds
         raise ValueError(f"{type(exc).__name__}: {exc}") from exc
+
+
+def _ended_at(body: bytes) -> float:
+    try:
+        return _read(body, lambda record: float(record["history"][-1][0]))
+    except ValueError:  # it tells nobody anything
+        return 0.0
 
 
 def _entry(minion: str, job: Job, body: bytes) -> Entry:

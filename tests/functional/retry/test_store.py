@@ -81,12 +81,15 @@ def test_an_unreadable_record_of_a_job_harms_no_other(stores, caplog, rubbish):
     assert "The record of 1 cannot be read" in caplog.text
 
 
-def test_how_a_delivered_job_ended_is_known_for_as_long_as_the_job_is(stores):
-    stores[0].write({Key(Kind.DONE, JID, "a"): {"state": "done"}})
-    stores[0].forget_done(time.time() - 3 * 86400)
-    assert stores[1].done("a", JID) == {"state": "done"}
-    stores[0].forget_done(time.time())
-    assert stores[1].done("a", JID) is None
+def test_how_a_delivered_job_ended_is_known_for_as_long_as_the_job_is_however_late_it_was_delivered(stores):
+    now = time.time()
+    ended = {"a": now - 60.0, "b": now - 7200.0}
+    stores[0].write({Key(Kind.DONE, JID, name): {"history": [(at, "done", "")]} for name, at in ended.items()})
+    stores[0].write({Key(Kind.DONE, JID, "c"): {"history": []}})
+    stores[0].forget_done(now - 3600.0)
+    assert list(stores[1].done(JID)) == ["a"]
+    stores[0].forget_done(now)
+    assert stores[1].done(JID) == {}
 
 
 def test_an_engine_that_has_lost_the_lead_stores_nothing(sites):
