@@ -27,11 +27,12 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.engine.writer import Writer
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.ledger.log import Position, Reader
+from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Job, Key, Kind
+from saltext.jobs.core.retry.entry import PAUSED, Job, Key, Kind
 from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.reader import JobReader
@@ -81,7 +82,7 @@ class Effects:
     ) -> None:
         """``learn`` takes each outcome."""
         self._loop, self._ports, self._machine, self._writer = ports.loop, ports, machine, writer
-        self._learn, self._opts = learn, opts
+        self._learn, self._quiet = learn, Quiet(log)
         self._timeout, self._look = answer_time(opts), ports.cache_worker.call
         self.announced = collections.Counter[str]()  # by kind
         # Without cached data of minions a compound target matches no minion on Salt 3008, and all on earlier releases.
@@ -104,7 +105,8 @@ class Effects:
             fact = await finding
         except Exception as exc:
             its = {**vars(effect), "count": len(getattr(effect, "minions", ()))}
-            log.warning("The retry queue could not %s: %s", FINDS[type(effect)][0].format_map(its), exc)
+            what = FINDS[type(effect)][0].format_map(its)
+            self._quiet.warning(what, "The retry queue could not %s: %s", what, exc)
             fact = facts.Failed(effect, _outcome(effect, exc), str(exc))
         if fact is not None:
             await self._learn(fact)
@@ -116,7 +118,7 @@ class Effects:
         machine = self._machine
         self._writer.put(Key(Kind.JOB, jid) for jid in machine.jobs)
         self._writer.put(Key(Kind.ENTRY, entry.jid, entry.minion) for entry in machine.entries())
-        self._writer.put(Key(Kind.WATCHED, jid) for jid in machine.watched)
+        self._writer.put((PAUSED, *(Key(Kind.WATCHED, jid) for jid in machine.watched)))
 
     # -- the job cache ------------------------------------------------------------------------------------------------
 
@@ -141,7 +143,10 @@ class Effects:
         # The job's own target: a minion may no longer match it.
         expression = None if job.obstacle else expression_of(job.load)
         find = self._ports.questions.find_job
-        said = await find(jid, effect.minions, self._timeout, told, expression, effect.doubted)
+        try:
+            said = await find(jid, effect.minions, self._timeout, told, expression, effect.doubted)
+        except NoMinionMatched:  # the key of none is accepted now
+            return facts.Asked(jid, {Evidence.SILENT: frozenset(effect.minions)})
         return await self._asked(job, said, False)
 
     async def _asked(self, job: Job, said: Found, more: bool) -> facts.Fact:
@@ -176,7 +181,8 @@ class Effects:
             await self._look(self._ports.cache.store_kept, jid, fun, returns)
             return frozenset(await self._look(self._ports.returns.of, jid, returns.keys()))
         except JobCacheError as exc:
-            log.warning("Returns that minions have kept of job %s cannot be stored now: %s", jid, exc)
+            told = "Returns that minions have kept of job %s cannot be stored now: %s"
+            self._quiet.warning(jid, told, jid, exc)
             return frozenset()
 
     def _claim(self, effect: facts.Claim) -> None:

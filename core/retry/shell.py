@@ -25,6 +25,7 @@ from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.engine.writer import Writer
 from saltext.jobs.core.errors import JobCacheError, NotYet, StateError
 from saltext.jobs.core.ledger.records import Record, Returned
+from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures, of_bus, of_publisher
 from saltext.jobs.core.options.engines import RetrySettings
@@ -96,7 +97,7 @@ class RetryShell:
         self._searches = [self._cursor.search] if self._cursor.search < math.inf else []
         self._effects = Effects(ports, self.machine, self.writer, opts, self._learn)
         self.service = ports.service
-        self._turn = compat.Lock()  # of the request that is carried out
+        self._turn, self._quiet = compat.Lock(), Quiet(log)  # the turn of the request that is carried out
         self._stored_in = ""  # the name of the database
         self._keep_jobs = float(salt.utils.job.get_keep_jobs_seconds(opts) or 0)
 
@@ -159,7 +160,7 @@ class RetryShell:
             try:
                 return await worker.call(read, *args)
             except (OSError, JobCacheError) as exc:
-                log.error("The retry queue waits for its database or for the job cache: %s", exc)
+                self._quiet.error("wait", "The retry queue waits for its database or for the job cache: %s", exc)
                 await compat.sleep(CACHE_PAUSE)
 
     # -- facts in -----------------------------------------------------------------------------------------------------

@@ -78,6 +78,6 @@ class Turns:
 
     def ping(self, minions: Iterable[str]) -> None:
         """Ping those of these minions to which a replay may begin now."""
-        backlogs = ((minion, self._queue.backlogs[minion]) for minion in minions)
+        backlogs = ((minion, self._queue.backlogs[minion]) for minion in minions if not self.paused)
         there = (minion for minion, backlog in backlogs if backlog.replay is None and self.first(backlog))
         self._outbox.line_up(Purpose.PING, minions=there)

@@ -275,7 +275,7 @@ _TABLE = (
         "core/retry/machine.py",
         "facts.Gap: lambda fact: self._look_again(fact.returns),",
         "facts.Gap: lambda fact: None,",
-        "tests/unit/retry/test_machine.py::test_after_events_were_lost_every_minion_that_is_owed_something_is_pinged",
+        "tests/unit/retry/test_machine.py::test_minions_that_could_not_be_pinged_are_pinged_again",
     ),
     (
         "a job whose minions are not known yet is forgotten in a crash",

@@ -210,7 +210,7 @@ class Bus:
             self._life.add_callback(listener.on_gap)
 
     def fire(self, tag, data):
-        pass
+        self._life.world.fired.append((tag, data))
 
     def close(self):
         self.listeners = []
@@ -226,7 +226,7 @@ class Publisher:
         return f"question-{next(self._world.count)}"
 
     async def publish(
-        self, fun, arg, tgt, tgt_type="list", *, jid, question=False, kept=False, once=None, timeout=15.0, **_
+        self, fun, arg, tgt, tgt_type="list", *, jid, question=False, kept=False, once=None, timeout=15.0, **more
     ):
         self._world.publishes += 1
         named = re.findall(r"L@(\S+)", tgt) if tgt_type == "compound" else tgt
@@ -236,9 +236,11 @@ class Publisher:
 
         async def taken():
             if question:
-                self._world.ask(fun, arg, jid, names, kept)
-                return names
+                found = self._world.matched(names)
+                self._world.ask(fun, arg, jid, found, kept)
+                return found
             found = await self._world.take_publish(self._life, jid, names, once or {})
+            self._world.start_events.append(more.get("natively", True))
             await self._life.wait(3 * LATENCY)
             return found
 
@@ -393,11 +395,12 @@ class World:
         self.signalled = collections.defaultdict(set)  # (minion, jid) -> an engine's kills that reached its process
         self.runs, self.refused = collections.Counter(), collections.Counter()
         self.published_at = []  # times of the engine's publishes of jobs
+        self.start_events = []  # for each of these, whether Salt's own acknowledgement is asked for
         self.publishes = 0  # of the engine: jobs, questions and pings
         self.known = set()  # (minion, jid) that began, according to the store
         # What the engine stores, and its requests.
         self.answers = []
-        self.log, self.openings = [], 0  # every effect; how often the next opening of a window was looked up
+        self.fired, self.openings = [], 0  # the engines' events; how often the next opening of a window was looked up
         self.broken = []
         self.graves = []  # killed engines: kept, because their coroutines would run on if Python collected them
         self.life = self.bus = self.shell = self.lease = None
@@ -503,7 +506,6 @@ class World:
             if isinstance(fact, facts.Requested):
                 self.begins(fact)
             effects = step(fact, now)
-            self.log += effects
             self.hears(effects)
             self._check()
             return effects
@@ -794,9 +796,7 @@ class World:
         if becomes is not None and getattr(becomes, "certain", True):
             await life.wait(LATENCY)
             raise becomes
-        names = names - self.keyless - self.barred
-        if not names:
-            raise NoMinionMatched("nobody")
+        names = self.matched(names)
         self.take_load(load or self.loads[jid], names, origin)
         if once.get("rerun"):
             for minion in (
@@ -808,6 +808,12 @@ class World:
         if becomes is not None:
             raise becomes
         return names
+
+    def matched(self, names):
+        """Return those of some minions that have an accepted key. :raises NoMinionMatched: as the master, if none has."""
+        if not (found := names - self.keyless - self.barred):
+            raise NoMinionMatched("nobody")
+        return found
 
     def refuse(self, times, error=None):
         """Have the master answer the next publishes with this error. If it is ``certain``, nothing is sent."""
@@ -978,13 +984,10 @@ class World:
         entry = self.machine.entry(name, jid)
         return entry.state if entry else None
 
-    def effects(self, kind):
-        """All effects of a kind so far."""
-        return [effect for effect in self.log if isinstance(effect, kind)]
-
     def told(self, jid):
-        """The announcements about a job: (minion, kind)."""
-        return [(effect.minion, effect.kind) for effect in self.effects(facts.Announce) if effect.jid == jid]
+        """The events about a job that is owed: (minion, kind)."""
+        parts = [tag.split("/") for tag, _ in self.fired if tag.startswith("salt/job_retry/")]
+        return [(minion, kind) for _, _, minion, its_jid, kind in parts if its_jid == jid]
 
 
 class Misfortunes:
