@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Limits
 from tests.worlds.world import PATIENCE, START, World
 
@@ -25,14 +24,11 @@ def away(limits=None, **options):
     return world
 
 
-def publishes(world):
-    return [(effect.jid, effect.minions) for effect in world.effects(facts.Publish)]
-
-
 def test_when_its_window_opens_a_job_is_replayed_without_a_further_sign_of_life():
     world = away(**NIGHT)
+    before = world.publishes
     world.run(TWO - world.now - 1)
-    assert (publishes(world), world.effects(facts.Ping)) == ([], []), "no sweep pings it either"
+    assert world.publishes == before, "no sweep pings it either"
     world.run(60)
     assert world.runs["b", "j1"] == 1
     assert world.machine.total == 0
@@ -41,7 +37,7 @@ def test_when_its_window_opens_a_job_is_replayed_without_a_further_sign_of_life(
 def test_a_window_goes_by_the_clock_of_its_zone():
     world = away(limits=Limits(given=True, window="03:00-04:00", timezone="Europe/Berlin"))  # an hour ahead of UTC
     world.run(TWO - world.now - 1)
-    assert publishes(world) == []
+    assert world.published_at == []
     world.run(60)
     assert world.runs["b", "j1"] == 1
 
@@ -62,7 +58,7 @@ def test_a_window_counts_as_shut_while_it_is_not_known_when_it_opens():
     world.run(PATIENCE + 10)
     world.start("b")
     world.run(600)
-    assert publishes(world) == []
+    assert world.published_at == []
     world.windows_known = True
     world.run(120)
     assert world.runs["b", "j1"] == 1

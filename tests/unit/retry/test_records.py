@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
 from tests.unit.retry.test_askers import ROOT
 from tests.unit.retry.test_machine import away
@@ -52,8 +51,8 @@ def test_no_acknowledgement_is_asked_for_only_if_all_minions_of_a_publish_record
         world = keeper()
         world.minions["b"].full = full
         world.start("b")
-        world.run_until(lambda world=world: world.effects(facts.Publish))
-        assert [effect.recorded for effect in world.effects(facts.Publish)] == [not full]
+        world.run_until(lambda world=world: world.start_events)
+        assert world.start_events == [full]
 
 
 def test_a_return_that_was_lost_is_fetched_without_cache_jobs():
@@ -74,7 +73,6 @@ def test_a_held_job_that_an_operator_wants_again_is_sent_as_a_rerun():
     world.run_until(lambda: world.state("b", "j1") is State.HELD)
     world.request("retry", minion="b", jid="j1", asker=ROOT.as_record())
     world.run_until(lambda: ("b", "j1") not in world.stored)
-    assert [effect.rerun for effect in world.effects(facts.Publish)] == [True]
     assert world.runs["b", "j1"] == 1
 
 
@@ -88,14 +86,16 @@ def test_a_job_that_its_minion_has_begun_and_not_returned_is_held_with_and_witho
         world.run(60)
         assert (world.state("a", "j1"), world.runs["a", "j1"]) == (State.HELD, 1)
         assert world.machine.entry("a", "j1").reason == "it was begun and ended without a return"
-        assert not world.effects(facts.Publish)
+        assert not world.published_at
 
 
-@pytest.mark.parametrize(("fun", "doubted"), [("cmd.run", ("b",)), (["cmd.run", "state.apply"], ())])
-def test_a_proxy_is_asked_for_its_records_alone_only_where_they_would_have_the_job(fun, doubted):
+@pytest.mark.parametrize(("fun", "questions"), [("cmd.run", 2), (["cmd.run", "state.apply"], 1)])
+def test_a_proxy_is_asked_for_its_records_alone_only_where_they_would_have_the_job(fun, questions):
     world = World(minions=("b",), duration=300.0)
     world.let_miss("b", "j1", fun=fun, run=60)
     world.start("b")
     world.run_until(lambda: world.runs["b", "j1"])
-    world.run(100)
-    assert [effect.doubted for effect in world.effects(facts.Ask)] == [(), doubted]
+    world.end_job("b", "j1")  # its process has died
+    before = world.publishes
+    world.run_until(lambda: world.state("b", "j1") is State.HELD)
+    assert world.publishes - before == questions
