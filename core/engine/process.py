@@ -96,6 +96,9 @@ def run(opts: Mapping[str, Any], name: str, read: Callable[[], S], build: Callab
     except (SettingsError, StateError) as exc:
         log.critical("The %s engine does not start: %s", name, exc)
         wait_for_the_end()
+    except OSError as exc:  # Salt would log its traceback, and start another engine at once, each time
+        log.critical("The %s engine does not start yet, and tries again: %s", name, exc)
+        time.sleep(_BEAT)
 
 
 def _run(opts: Mapping[str, Any], name: str, settings: S, build: Callable[[S, Any, Lease], App]) -> None:

@@ -27,6 +27,7 @@ job_retry.__opts__ = {opts!r}
 job_retry.start(**{options!r})
 """
 RUNS = "INFO The job_retry engine runs"
+USABLE = {"master_job_cache": "salt_cache"}
 #: A line with one of these is the last one.
 LAST = (RUNS, "INFO The job_retry engine is off", "CRITICAL")
 
@@ -35,13 +36,14 @@ LAST = (RUNS, "INFO The job_retry engine is off", "CRITICAL")
     "opts, options, expected",
     [
         ({}, {}, ["INFO The job_retry engine is off"]),
-        ({"job_retry": True, "master_job_cache": "salt_cache"}, {}, [RUNS]),
-        ({"job_retry": {"tll": 5}, "master_job_cache": "salt_cache"}, {}, ["CRITICAL", "'tll'", "5", "ttl"]),
+        ({"job_retry": True, **USABLE}, {}, [RUNS]),
+        ({"job_retry": {"tll": 5}, **USABLE}, {}, ["CRITICAL", "'tll'", "5", "ttl"]),
         (
-            {"job_retry": True, "master_job_cache": "salt_cache"},
-            {"window": "Sat 02:00-05:00"},
-            ["WARNING", "jobs will expire", RUNS],
+            {"job_retry": True, **USABLE, "sqlite_cache_path": "/usr"},
+            {},
+            ["CRITICAL", "tries again: /usr cannot be used"],
         ),
+        ({"job_retry": True, **USABLE}, {"window": "Sat 02:00-05:00"}, ["WARNING", "jobs will expire", RUNS]),
     ],
 )
 def test_the_engine_starts_only_with_a_usable_configuration_and_says_what_is_wrong(tmp_path, opts, options, expected):
@@ -62,9 +64,6 @@ def test_the_engine_starts_only_with_a_usable_configuration_and_says_what_is_wro
     assert len(ours) == 1 + expected.count("WARNING")
     for text in expected:
         assert text in "".join(ours)
-
-
-USABLE = {"master_job_cache": "salt_cache"}
 
 
 @pytest.mark.parametrize(
