@@ -17,6 +17,7 @@ from saltext.jobs.core.options import engine_options, is_configured, read_settin
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.effects import answer_time
 from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.openings import hours_of
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.windows import longest_break, parse_windows
@@ -87,7 +88,7 @@ def _about_owed(opts: Mapping[str, Any], settings: RetrySettings) -> Iterator[Fi
     owed, keyless, late = set[str](), set[str](), set[str]()
     for entry, job in RetryStore(site_of(opts)).entries():
         owed.add(entry.minion)
-        is_late = now > job.published_at + settings.ttl / 2 and not settings.window
+        is_late = 2 * now > entry.queued + entry.expires_at and hours_of(job.limits, settings) is None
         if entry.state is State.PENDING and (is_late or entry.minion not in accepted):
             (late if entry.minion in accepted else keyless).add(entry.minion)
     if unnamed := owed & syndics - set(settings.syndics):
@@ -99,7 +100,7 @@ def _about_owed(opts: Mapping[str, Any], settings: RetrySettings) -> Iterator[Fi
     if late:
         yield advice(
             "owed-for-long",
-            f"{_some(late)}: it has not taken what it is owed for half of the ttl",
+            f"{_some(late)}: it has not taken what it is owed for half of its time to live",
             "if it was renamed or removed, delete its key; if it takes jobs more slowly than they come, set a longer ttl",
         )
 

@@ -63,19 +63,20 @@ def test_a_syndic_is_found_that_jobs_are_owed_to(opts, running):
 
 
 def test_ids_to_which_jobs_are_owed_in_vain_are_named(opts, running):
-    """``a`` has been away for long, ``b`` has no key, ``c`` and ``d`` are owed nothing any more, and ``e`` is new."""
+    """``a`` was away for long, ``b`` has no key, ``c`` and ``d`` are owed nothing any more, and ``e`` has six days more."""
     JobCache(opts).keep_load(JID, load_of(), ["a"])
     accept(opts, "d", "e")
     other, now = "20260516101112131416", time.time()
     held = {**record_of("c"), "state": "held"}
-    fresh = Entry("e", other, now, now + 86400, "was away").as_record()
+    late = Entry("a", JID, now - 80000, now + 6400, "was away").as_record()
+    fresh = Entry("e", other, now - 86400, now + 6 * 86400, "was away").as_record()
     queue_of(opts).write(
         changes(
-            {JID: snapshot_of(), other: {**snapshot_of(), "published_at": now}},
-            {("a", JID): record_of("a"), ("b", JID): record_of("b"), ("c", JID): held, ("e", other): fresh},
+            {JID: snapshot_of(), other: {**snapshot_of(), "published_at": now - 86400}},
+            {("a", JID): late, ("b", JID): record_of("b"), ("c", JID): held, ("e", other): fresh},
         )
     )
-    assert finding(opts, "half of the ttl").startswith("a: ")
+    assert finding(opts, "half of its time to live").startswith("a: ")
     assert finding(opts, "its key is not accepted").startswith("b: ")
 
 
