@@ -105,7 +105,8 @@ class RetryStore:
             known = {name: known[name] for name in wanted & known.keys()}
             if lacking := sorted(wanted - known.keys()):
                 bodies = queue.jobs(self._tables, lacking[0], lacking[-1])
-                known.update((name, _job(name, bodies.get(name))) for name in lacking)
+                # An engine may have removed an entry, and its job, since.
+                known.update((name, _job(name, bodies[name]) if name in bodies else None) for name in lacking)
             for row in part:
                 job = known[row.jid]
                 if job is not None:
@@ -188,10 +189,10 @@ def _packed(record: Mapping[str, Any]) -> bytes:
     return data
 
 
-def _read(body: bytes | None, make: Callable[[Any], T]) -> T:
+def _read(body: bytes, make: Callable[[Any], T]) -> T:
     """Return what ``make`` builds from a record. :raises ValueError: if it is unusable."""
     try:
-        return make(stored.loads(bytes(body or b"")))
+        return make(stored.loads(bytes(body)))
     except Exception as exc:  # msgpack raises many kinds
         raise ValueError(f"{type(exc).__name__}: {exc}") from exc
 
@@ -214,7 +215,7 @@ def _entry(minion: str, job: Job, body: bytes) -> Entry:
     return entry
 
 
-def _job(jid: str, body: bytes | None) -> Job | None:
+def _job(jid: str, body: bytes) -> Job | None:
     def made(record: Any) -> Job:
         load, at = record["load"], float(record["published_at"])
         if not isinstance(load, Mapping) or not math.isfinite(at):
