@@ -170,8 +170,10 @@ def names(tables: Tables, bank: str) -> list[str]:
 
 def outside(tables: Tables, bank: str, low: str, high: str) -> list[str]:
     """Return the keys of a bank that are before ``low`` or after ``high``."""
-    query = f"SELECT key FROM {VALUES} WHERE bank = ? AND (key < ? OR key > ?)"
-    return [row[0] for row in tables.read(query, (plain_bank(bank), low, high))]
+    # Two statements in one: for an OR, SQLite reads all keys of the bank.
+    before, after = (f"SELECT key FROM {VALUES} WHERE bank = ? AND key {sign} ?" for sign in "<>")
+    name = plain_bank(bank)
+    return [row[0] for row in tables.read(f"{before} UNION ALL {after}", (name, low, name, high))]
 
 
 def banks_outside(tables: Tables, bank: str, low: str, high: str) -> list[str]:
