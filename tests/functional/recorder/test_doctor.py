@@ -83,7 +83,7 @@ def test_problems_of_a_returner_are_reported(answering, figures, part):
             {"master_job_cache": "local_cache"},
             "job_recorder needs master_job_cache: salt_cache, which is 'local_cache'",
         ),
-        ({"engines": [{"job_recorder": {"exclude": 7}}]}, "exclude is 7"),
+        ({"engines": [{"job_recorder": {"exclude": 7.5}}]}, "exclude is 7.5"),
         ({"job_recorder": {"returners": ["no_such"]}}, "no_such gets nothing: The returner 'no_such' cannot be loaded"),
         *(
             (it, "stores no returns in a job cache of its own")
