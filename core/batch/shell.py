@@ -52,6 +52,7 @@ class BatchShell:
         ports.questions.proof = self._proof
         self._turns = Turns(ports, self._perform)
         self.service = ports.service
+        self._stored_in = ""  # the name of the database
         self._timer: Any = None  # of the next maintenance, or of the next try to begin
         self._tally = Tally(ports.clock.now())
 
@@ -238,6 +239,7 @@ class BatchShell:
         for live in list(self.live.values()):
             self._attempt(f"batch {live.jid}", live.heed_clock)
             self._attempt(f"the job of batch {live.jid}", self._ports.store.keep_job, live.jid)
+        self._attempt("the database of the batches", self._look_at_store)
         self._attempt("old batches", self._forget_old)
 
     def _attempt(self, what: str, function: Callable[..., T], *args: Any) -> T | None:
@@ -253,6 +255,7 @@ class BatchShell:
     def _adopt_all(self) -> bool:
         """Take in the batches that are on the disk: all, or none if one cannot be read now."""
         found, store = [], self._ports.store
+        self._stored_in = store.name()
         for jid in store.jids(Kind.OPEN):
             try:
                 found.append(store.load(jid))
@@ -263,6 +266,17 @@ class BatchShell:
             if batch is not None:
                 self._take_in(batch)
         return True
+
+    def _look_at_store(self) -> None:
+        """If another database is there than before (a damaged one was replaced), write all batches into it."""
+        name = self._ports.store.name()
+        if name == self._stored_in:
+            return
+        log.error("The batches have another database than before; what the engine knows is written into it")
+        self._stored_in = name
+        for live in self.live.values():
+            live.batch.touched.update(live.batch.members)
+            self._turns.write(live)
 
     def _forget_old(self) -> None:
         now = self._ports.wall()

@@ -49,6 +49,10 @@ class BatchStore(Batches):
         super().__init__(site_of(opts), lease)
         self._opts = opts
 
+    def name(self) -> str:
+        """Return the name of the database; another one has none of these batches."""
+        return self._tables.name()
+
     def where(self, jid: str = "") -> str:
         """Return how messages name a batch, or all of them."""
         return f"batch {jid} in {self._tables.place}" if jid else f"the batches in {self._tables.place}"

@@ -132,6 +132,21 @@ def test_a_full_disk_delays_a_hand_over_and_makes_no_minion_fail(bench):
     assert (bench.states(), bench.queued) == ({"a": "completed", "b": "queued"}, ["b"])
 
 
+def test_no_minion_runs_a_job_twice_because_the_database_was_set_aside_while_the_batch_ran(bench):
+    for minion in bench.master.minions.values():
+        minion.seconds = 10.0
+    bench.begin("abcd", "1", timeout=60.0)
+    bench.run(25)
+    for end in ("", "-wal", "-shm"):
+        os.rename(f"{bench.site.place}{end}", f"{bench.site.place}.damaged{end}")
+    bench.run(6)
+    for minion in bench.master.minions.values():
+        minion.known.clear()  # it would run the job again
+    bench.restart()
+    assert bench.end().success
+    assert [len(minion.begun) for minion in bench.master.minions.values()] == [1] * 4
+
+
 def test_local_cache_keeps_the_job_of_a_batch_while_the_batch_is_under_way(bench):
     for minion in bench.master.minions.values():
         minion.seconds = 30.0
