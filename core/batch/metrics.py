@@ -15,18 +15,20 @@ _OPEN = ("running", "paused", "waiting", "stopping")
 
 
 class Tally:
-    """How batches and minions have ended ``since`` the engine's start. A minion counts when it ends, not with its batch."""
+    """How batches and minions have ended since the engine's start. A minion counts when it ends, not with its batch."""
 
-    def __init__(self, since: float = 0.0) -> None:
-        self._since = since
+    def __init__(self) -> None:
         self._counted: dict[str, Counter[str]] = {}
         self.batches = dict.fromkeys(OVER, 0)
         self.minions = Counter(dict.fromkeys((outcome.value for outcome in Outcome), 0))
 
+    def begin(self, batch: Batch) -> None:
+        """Count the minions of a batch from now on."""
+        self._counted[batch.spec.jid] = _ended(batch)
+
     def look(self, batch: Batch) -> None:
         """Count the minions of a batch that have ended since the last look."""
-        counts = Counter({outcome.value: batch.counts[outcome] for outcome in Outcome})
-        known = self._counted.get(batch.spec.jid, counts if batch.created < self._since else Counter())
+        counts, known = _ended(batch), self._counted[batch.spec.jid]
         self.minions.update(counts - known)  # fewer than before: a lost minion has returned after all
         self._counted[batch.spec.jid] = counts | known
 
@@ -35,6 +37,10 @@ class Tally:
         self.look(batch)
         self.batches[batch.state] += 1
         del self._counted[batch.spec.jid]
+
+
+def _ended(batch: Batch) -> Counter[str]:
+    return Counter({outcome.value: batch.counts[outcome] for outcome in Outcome})
 
 
 def _state_of(batch: Batch) -> str:

@@ -54,7 +54,7 @@ class BatchShell:
         self.service = ports.service
         self._stored_in = ""  # the name of the database
         self._timer: Any = None  # of the next maintenance, or of the next try to begin
-        self._tally = Tally(ports.clock.now())
+        self._tally = Tally()
 
     def start(self) -> None:
         """Subscribe to the bus, and begin once its events come through: answers would be missed before that."""
@@ -227,6 +227,7 @@ class BatchShell:
     def _take_in(self, batch: Batch) -> Live:
         ports = self._ports
         live = self.live[batch.spec.jid] = Live(batch, ports, self._turns, self._sharing)
+        self._tally.begin(batch)
         self.wake()
         self._attempt(f"the state file of batch {live.jid}", ports.store.show_to_salt, batch.spec, batch.created)
         return live
