@@ -91,8 +91,10 @@ async def _publish(ports: Ports, live: Live, effect: facts.Publish) -> facts.Fac
     spec = live.batch.spec
     if ports.cache.keeps_first_load and not live.load_kept:
         await _keep_load(ports, live)
-    held = live.batch.holds_publish(ports.wall())
-    if held:  # paused, stopped or out of its window since the decision, e.g. while the disk was full
+    held = live.batch.holds_publish(ports.clock.now(), live.ahead)
+    if (
+        held
+    ):  # paused, stopped, out of its window or unsure of its rights since the decision, e.g. while the disk was full
         return facts.PublishFailed(held, certain=True)
     try:
         matched = await ports.publisher.publish(

@@ -30,8 +30,8 @@ from saltext.jobs.core.master.events import function_of
 
 log = lines.logger(__name__)
 
-#: Effects that change something at minions. The end of a batch must be durable too.
-_DURABLE = (facts.Publish, facts.Kill, facts.Check)
+#: Effects that change something at minions, or tell others, who then look into the rows.
+_DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Announce)
 
 #: Seconds by which the wall clock may drift from the engine's before windows are looked at again.
 CLOCK_SLACK = 0.5
@@ -77,18 +77,19 @@ class Live:
     def step(self, fact: facts.Fact) -> None:
         if self.gone:
             return  # the batch ended while the fact was on its way
-        effects = self.batch.step(fact, self._ports.clock.now(), self._ahead, self._room.limit is not None)
+        effects = self.batch.step(fact, self._ports.clock.now(), self.ahead, self._room.limit is not None)
         self._alarm.set(None if self.batch.closed else self.batch.next_due)
         self._room.stepped(self.batch)
         self._turns.took(self, effects)
 
     @property
-    def _ahead(self) -> float:
+    def ahead(self) -> float:
+        """Seconds by which the wall clock is ahead of the engine's."""
         return self._ports.wall() - self._ports.clock.now()
 
     def heed_clock(self) -> None:
         """Look at the windows if the wall clock was set. Call it every few seconds."""
-        if self.batch.schedule.bounded and abs(self._ahead - self.batch.schedule.ahead) >= CLOCK_SLACK:
+        if self.batch.schedule.bounded and abs(self.ahead - self.batch.schedule.ahead) >= CLOCK_SLACK:
             self.step(facts.Tick())
 
     async def durable(self) -> None:

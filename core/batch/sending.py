@@ -46,7 +46,9 @@ def _announce_windows(batch: BatchState, may_send: bool) -> list[Effect]:
     pause = batch.schedule.pause()
     if may_send and batch.announced:
         batch.announced = None
-        return [Announce("resumed", {"reason": "its window is open"})]
+        return [
+            Announce("resumed", {"reason": f"its {'window is open' if batch.spec.window else 'start time has come'}"})
+        ]
     if not may_send and batch.announced is not pause.by:
         batch.announced = pause.by
         return [Announce("paused", {**pause.payload(), "opens_at": batch.schedule.opens})]
@@ -153,7 +155,7 @@ def publish_failed(batch: BatchState, fact: facts.PublishFailed, now: float) -> 
         batch.put_back(sending)
     else:
         effects += ending.look_for(batch, sending, Step.LOOKING)
-    if not (fact.certain and batch.holds_publish(now + batch.schedule.ahead)):
+    if not (fact.certain and batch.holds_publish(now, batch.schedule.ahead)):
         effects += _failed_again(batch, fact.reason, now)
     return effects + ending.kill_what_was_late(batch, now)
 

@@ -151,11 +151,13 @@ class BatchState(Part):
         due = (self.goes_on_at, self.flights.next_overdue())
         return min((time for time in due if time is not None), default=None)
 
-    def holds_publish(self, wall: float) -> str:
-        """Return why a publish that was decided on must not go out after all; empty if it may. ``wall``: the wall clock."""
+    def holds_publish(self, now: float, ahead: float) -> str:
+        """Return why a publish that was decided on must not go out after all; empty if it may. ``ahead``: as in ``step``."""
         if self.halted:
             return "stopped"
-        pause = self.paused or (None if self.schedule.look(wall) else self.schedule.pause())
+        pause = self.paused or (None if self.schedule.look(now + ahead) else self.schedule.pause())
+        if pause is None and not self.rights.may_send(now):
+            pause = Pause(PausedBy.RIGHTS)
         return pause.reason if pause else ""
 
     def hands_over(self) -> bool:

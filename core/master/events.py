@@ -21,7 +21,7 @@ What we announce (payloads are flat dicts with the fields that are named here; S
     ``reason``, ``paused_by`` (a code for the reason); ``opens_at`` if it waits for its window (Unix time, or
     None if that is not known)
 ``salt/batch/<jid>/resumed``
-    ``reason`` if its window has opened, or ``user`` if a user has resumed it
+    ``reason`` if its window has opened or its start time has come, or ``user`` if a user has resumed it
 ``salt/batch/<jid>/check``, ``checked``
     ``stage`` (counted from 0), ``kind`` (function, runner, approve), ``fun`` (that of the check), ``arg``, ``kwargs``
     (values named like a secret are hidden).

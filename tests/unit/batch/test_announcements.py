@@ -88,6 +88,20 @@ def test_no_event_nor_summary_shows_a_secret_among_the_arguments_of_a_check(tmp_
         assert {kind for kind, _ in told} >= {"check", "checked", "summary"}
 
 
+def test_who_hears_that_a_batch_waits_for_an_approval_finds_that_in_its_rows(tmp_path):
+    with ShellBench(tmp_path, "ab") as bench:
+        fire, found = bench.bus.fire, []
+
+        def heard(tag, data):
+            fire(tag, data)
+            found.extend([bench.reader.read(data["jid"]).pace.checking] if tag.endswith("/check") else ())
+
+        bench.bus.fire = heard
+        bench.begin("ab", "1,100%", check=APPROVE)
+        bench.run(10)
+        assert found == [0]
+
+
 def test_the_events_of_a_resume_and_an_approval_name_the_user_who_did_it(payloads):
     users = {(kind, each["user"]) for kind, found in payloads.items() for each in found}
     assert {kind for kind, user in users if user == "bob"} == {"resumed", "checked"}

@@ -6,6 +6,7 @@ import datetime
 
 import pytest
 
+from saltext.jobs.core.batch.gates import FRESH
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.users import WHO
 from tests.faults import failing_syncs
@@ -25,21 +26,25 @@ def utc(after):
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["pause", "stop"])
-def test_a_publish_that_the_disk_held_up_until_the_batch_was_paused_or_stopped_does_not_go_out(
+@pytest.mark.parametrize("verb", ["pause", "stop", ""])
+def test_a_publish_that_the_disk_held_up_until_the_batch_was_paused_or_stopped_or_lost_the_right_does_not_go_out(
     tmp_path, monkeypatch, verb
 ):
     with ShellBench(tmp_path, "ab") as bench:
-        bench.begin("ab", "1")
+        bench.begin("ab", "1", owner=ANNA)
         bench.run(0.5)
         with failing_syncs(monkeypatch):
             bench.run(2)
             assert bench.batch().publishing
-            bench.ask(verb, jid=JID, user="ann")
-            bench.run(2)
+            if verb:
+                bench.ask(verb, jid=JID, user="ann")
+            else:
+                bench.permission.lost["anna"] = "anna may not any more"
+            bench.run(2 if verb else FRESH)
         bench.run(10)
         assert (bench.master.jobs(), bench.batch().pending.in_order()) == (["a"], ["b"])
-        if verb == "pause":
+        if verb != "stop":
+            bench.permission.lost.clear()
             bench.reply("resume")
             assert bench.end().success
 
@@ -53,6 +58,9 @@ def test_a_batch_waits_for_its_start_time_through_a_restart_of_the_engine(tmp_pa
         assert not bench.master.jobs()
         bench.end()
         assert all(1000 <= when < 1002 for when in bench.times().values())
+        assert [data["reason"] for tag, data in bench.bus.fired if tag.endswith("/resumed")] == [
+            "its start time has come"
+        ]
 
 
 def test_a_start_time_goes_by_the_wall_clock_and_not_by_the_steady_one(tmp_path):
