@@ -10,6 +10,7 @@ believe ``.batch.p``: Salt's manager writes anything into it that a forged event
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import math
 import os
@@ -21,12 +22,12 @@ import salt.payload
 import salt.utils.jid
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.spec import Spec
-from saltext.jobs.core.batch.summary import DRIVER, minion_record
+from saltext.jobs.core.batch.summary import DRIVER, ENDED, minion_record
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.display.command import HIDDEN, published_words
 from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.functions import retcode_of
 from saltext.jobs.core.ids import is_plain
 
 log = lines.logger(__name__)
@@ -129,17 +130,16 @@ def summary(state: Mapping[str, Any], now: float, is_seen: bool = True) -> dict[
         "created",
         "last_progress",
     )
-    names = {"total": "all_minions", "completed": "done", "active": "active", "pending": "pending", "failed": "failed"}
-    counts = {name: len(state.get(known) or ()) for name, known in names.items()}
+    counts = collections.Counter(record["state"] for record in minions(state).values())
     stands = "halted" if halted else "running" if counts["active"] or counts["pending"] else "complete"
     return {
         **{name: state.get(name) for name in same},
         "arguments": published_words(state.get("arg")) if is_seen else [HIDDEN],
-        **dict.fromkeys((outcome.value for outcome in Outcome), 0),
-        **counts,
+        "total": len(state.get("all_minions") or ()),
+        **{name: counts[name] for name in (*ENDED, "active", "pending")},
         "state": stands,
         "halted": halted,
-        "success": stands == "complete" and not counts["failed"],
+        "success": None if stands == "running" else not (halted or counts["failed"]),
         "age_seconds": max(0.0, now - progress) if progress else None,
     }
 
@@ -149,7 +149,7 @@ def minions(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     found = {minion: minion_record("pending", state.get("created")) for minion in state.get("pending") or ()}
     found |= {name: minion_record("active", since, None, since) for name, since in (state.get("active") or {}).items()}
     for minion, data in (state.get("done") or {}).items():
-        code = data.get("retcode") if isinstance(data, Mapping) else None
+        code = retcode_of(data) if isinstance(data, Mapping) else None
         found[minion] = minion_record("failed" if code else "completed", None, code)
     found |= {minion: minion_record("failed", None) for minion in state.get("failed") or {}}
     return {minion: found[minion] for minion in sorted(found)}

@@ -71,19 +71,23 @@ def write(opts, jid, state):
 
 
 def test_it_is_summed_up_as_a_batch_of_ours(opts):
-    write(opts, JID, {**GOOD, "all_minions": ["a", "b", "c"], "failed": {"c": "timeout"}})
+    done = {"a": {"retcode": 0}, "d": {"retcode": 2}}
+    write(opts, JID, {**GOOD, "all_minions": ["a", "b", "c", "d"], "failed": {"c": "timeout"}, "done": done})
     found = Catalog(opts).find(JID)
     summary, minions = found.summary, found.minions()
     counts = {name: summary[name] for name in ("total", "completed", "pending", "failed", "lost", "state", "driver")}
-    assert counts == {"total": 3, "completed": 1, "pending": 1, "failed": 1, "lost": 0} | {
+    assert counts == {
+        "total": 4,
+        "completed": 1,
+        "pending": 1,
+        "failed": 2,
+        "lost": 0,
         "state": "running",
         "driver": "master",
     }
-    assert {name: record["state"] for name, record in minions.items()} == {
-        "a": "completed",
-        "b": "pending",
-        "c": "failed",
-    }
+    assert [minions[name]["state"] for name in "abcd"] == ["completed", "pending", "failed", "failed"]
+    write(opts, JID, {**GOOD, "pending": [], "done": done})
+    assert Catalog(opts).find(JID).summary["success"] is False
 
 
 def test_the_state_file_of_a_batch_of_ours_is_never_read_whatever_is_in_it(opts):
