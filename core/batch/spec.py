@@ -79,6 +79,11 @@ class Spec:
         return stages_of(self.batch, self.counts)
 
     @property
+    def grouped_by(self) -> str:
+        """What minions are grouped by, without the names of the first groups, if these are values of minions."""
+        return self.by if self.by.startswith("nodegroups") else self.by.partition("[")[0].rstrip(":")
+
+    @property
     def sizes(self) -> list[int]:
         """How many minions at a time, for each stage; with groups for those of the first."""
         return [stage.size for stage in self.stages if not stage.group]

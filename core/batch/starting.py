@@ -28,8 +28,8 @@ from saltext.jobs.core.batch.plan import (
     parse_check,
     sizes_of,
 )
-from saltext.jobs.core.batch.spec import OFFLINE, PRESENCE, Spec
-from saltext.jobs.core.batch.summary import BAD, latest, options_of
+from saltext.jobs.core.batch.spec import OFFLINE, OWN_NAMES, PRESENCE, Spec
+from saltext.jobs.core.batch.summary import BAD, latest
 from saltext.jobs.core.compat import matched_minions, minion_keys
 from saltext.jobs.core.display.command import HIDDEN, divided, has_hidden
 from saltext.jobs.core.errors import Refused
@@ -63,6 +63,8 @@ _TRAVELLING: dict[str, Kind[Any]] = {
     "module_executors": kinds.SEQUENCE,
     "ret_config": kinds.WORD,
 }
+#: The first Unix time that no calendar has: milliseconds end up there.
+_YEAR_10000 = 253402300800
 #: All options of batch.start; any other keyword goes to the function.
 OPTIONS = ("batch", "tgt_type", "max_failures", "start_at", "by", "check", "arg", "kwarg", *_FIELDS, *_TRAVELLING)
 #: Names that are refused, and the options that they must mean.
@@ -117,7 +119,7 @@ def new_batch(
     batch, max_failures = options.get("batch", BATCH), options.get("max_failures")
     kinds.accepted(sizes_of, batch, len(matched))
     kinds.accepted(budgets_of, max_failures, ())
-    by, groups = _groups_of(opts, options.get("by"), matched)
+    groups = _groups_of(opts, options.get("by"), matched)
     spec = Spec(
         parent=parent,
         jid=str(salt.utils.jid.gen_jid(opts)),
@@ -129,7 +131,7 @@ def new_batch(
         batch=str(batch),
         minions=tuple(minion for group in groups for minion in group.minions) if groups else matched,
         groups=tuple((group.name, len(group.minions)) for group in groups),
-        by=by,
+        by=str(options.get("by", "")).strip(),
         user=who.name,
         owner=who.owner(),
         on_behalf=who.limits(),
@@ -189,7 +191,7 @@ def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:
 
     def read(value: Any) -> float:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
+            return float(min(value, _YEAR_10000))
         text = str(value).strip()
         return now + kinds.duration(text[1:]) if text.startswith("+") else parse_moment(text, zone)
 
@@ -197,22 +199,21 @@ def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:
     moment = Kind(read, accepted).given("start_at", value)
     if not moment >= now:  # such as 22:00, which YAML reads as 1320; or not a number
         raise Refused(f"start_at is {value!r}, which has passed")
+    if moment >= _YEAR_10000:
+        raise Refused(f"start_at is {value!r}, which is after the year 9999: Unix time is in seconds")
     return moment
 
 
-def _groups_of(opts: Mapping[str, Any], by: Any, minions: tuple[str, ...]) -> tuple[str, tuple[Group, ...]]:
-    """Return by what minions are grouped, and the groups; nothing of a batch without groups. :raises Refused:"""
-    if by is None:
-        return "", ()
-    groups, wanted = kinds.accepted(find_groups, opts, by, minions), parse_by(by)
-    if wanted.kind == "nodegroups":  # their names are no secret
-        return by.strip(), groups
+def _groups_of(opts: Mapping[str, Any], by: Any, minions: tuple[str, ...]) -> tuple[Group, ...]:
+    """Return the groups of minions; none of a batch without groups. :raises Refused:"""
+    groups = () if by is None else kinds.accepted(find_groups, opts, by, minions)
+    if not groups or parse_by(by).kind == "nodegroups":  # their names are no secret
+        return groups
     # A batch's events show them to every user of salt-api, whatever their rights. So numbers replace values of minions.
     plain = (WITHOUT, NOT_KNOWN)
-    numbered = (
+    return tuple(
         each if each.name in plain else Group(str(number), each.minions) for number, each in enumerate(groups, 1)
     )
-    return f"{wanted.kind}:{wanted.key}", tuple(numbered)
 
 
 def check_of(opts: Mapping[str, Any], rights: CallerRights, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,16 +282,15 @@ def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
 # -- like another batch or job -----------------------------------------------------------------------------------------
 # Only what the earlier one was asked for is read. Access, target and sizes are worked out as for any new batch.
 
-#: Options that are not copied: a start time holds for one batch only, and the check is added as it was read.
-_NOT_AGAIN = ("start_at", "check")
-
-
 #: An earlier request, in the form of ``batch.start``: target, function, and options.
 Before: TypeAlias = tuple[Any, str, Mapping[str, Any]]
 
 
 def of_batch(spec: Spec) -> Before:
-    told = {name: value for name, value in options_of(spec).items() if value is not None and name not in _NOT_AGAIN}
+    told = {
+        name: getattr(spec, name) for name in (*OWN_NAMES, "approve_by") if getattr(spec, name) not in (None, "", ())
+    }
+    told.pop("start_at", None)  # it holds for one batch only
     if spec.check:
         told["check"] = Check(**spec.check)
     job = {"tgt_type": spec.tgt_type, "arg": list(spec.arg), "kwarg": dict(spec.kwargs)}

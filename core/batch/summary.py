@@ -62,7 +62,7 @@ def announcement(batch: Batch, effect: Announce) -> dict[str, Any]:
 def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
     """Return the flat dict of ``batch.status``: all keys of Salt 3008, and ours. ``is_seen``: arguments are shown."""
     spec, numbers, pause = batch.spec, counts(batch), batch.waits_for()
-    groups = {"by": spec.by, "group_number": batch.pace.group + 1, "groups": len(spec.groups)}
+    groups = {"by": spec.grouped_by, "group_number": batch.pace.group + 1, "groups": len(spec.groups)}
     return {
         "jid": spec.jid,
         **_asked(spec, is_seen),
@@ -117,7 +117,8 @@ def options_of(spec: Spec, is_seen: bool = True) -> dict[str, Any]:
         words, more = words_of(spec.check.get("arg") or (), spec.check.get("kwargs") or {}), shown(spec.options)
         check = check and " ".join((check, *words))
     kept = {name: None if getattr(spec, name) == "" else getattr(spec, name) for name in OWN_NAMES}
-    return {**kept, "check": check, "approve_by": list(spec.approve_by) or None, **more}
+    own = {"by": spec.grouped_by or None, "check": check, "approve_by": list(spec.approve_by) or None}
+    return {**kept, **own, **more}
 
 
 def named(metadata: Any) -> dict[str, Any]:

@@ -224,15 +224,14 @@ def test_sizes_and_a_budget_in_per_cent_are_computed_again_from_the_minions_of_a
     assert spec.budgets == allowed
 
 
-def test_a_retry_goes_through_the_groups_that_its_minions_are_in_and_shows_those_by_grains_by_number(opts):
+def test_a_retry_goes_through_the_groups_that_its_minions_are_in_in_the_order_that_was_given_and_shows_no_value(opts):
     for name, region in (("web1", "us"), ("web2", "eu"), ("1001", "eu")):
         know(opts, name, {"id": name, "region": region})
-    bench = Bench(
-        ("1001", "web1", "web2"), "100%", by="grains:region", groups=(("1", 2), ("2", 1)), max_failures="100%"
-    )
+    first = asked_for(opts, "*", batch="100%", by="grains:region:[us]", max_failures="100%")
+    bench = Bench(first.minions, "100%", by=first.by, groups=first.groups, max_failures="100%")
     spec = next_batch(opts, ROOT, ended(bench, 3), "failed")
-    assert (spec.by, spec.groups, spec.minions) == ("grains:region", (("1", 2), ("2", 1)), ("1001", "web2", "web1"))
-    assert spec.budgets == (2.0, 1.0)
+    assert (spec.groups, spec.minions) == ((("1", 1), ("2", 2)), ("web1", "1001", "web2"))
+    assert (spec.budgets, preview(spec, None, 1.0)["options"]["by"]) == ((1.0, 2.0), "grains:region")
 
 
 def test_a_retry_of_all_leaves_out_the_minions_to_which_job_retry_delivers_the_job(opts):
