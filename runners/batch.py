@@ -686,7 +686,8 @@ def _done(verb: str, jid: str, answer: object) -> bool:
     from saltext.jobs.core.batch import summary
 
     if not answer:
-        raise Refused(summary.why_not(verb, _catalog().find(jid).summary))
+        found = _catalog().find(jid)
+        raise Refused(summary.why_not(verb, found.summary, found.batch is not None and found.batch.killing))
     return True
 
 

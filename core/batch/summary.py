@@ -148,11 +148,11 @@ def in_a_sentence(spec: Spec, ttl: float) -> str:
         pace = ", then ".join((f"{sizes[0]:,} first", *(f"{size:,}" for size in sizes[1:]))) + " at a time"
     groups = f"{len(spec.groups)} groups, one after the other, each with " if spec.groups else ""
     stops = "goes on whatever fails"
-    if len(spec.budgets) == 1:
+    if len(spec.budgets) == 1 and spec.budgets[0] < total:
         allowed = int(spec.budgets[0])
         nth = f"the {_ORDINALS[allowed]} failure" if allowed < len(_ORDINALS) else f"failure {allowed + 1:,}"
         stops = f"stops at {nth}"
-    elif spec.budgets:
+    elif len(spec.budgets) > 1:
         stops = f"stops when more than {spec.max_failures} of a group have failed"
     absent = {"queue": f"are queued for {span(ttl)}", "fail": "count as failed", "skip": "are left out"}
     parts = [
@@ -342,14 +342,15 @@ def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
     return False, f"{batch} is {word(found)}{why}: {wrong or 'nothing ran'} of {total} minions"
 
 
-def why_not(verb: str, found: Mapping[str, Any]) -> str:
-    """Return why a request (stop, pause, resume or approve) is not carried out."""
+def why_not(verb: str, found: Mapping[str, Any], killing: bool = False) -> str:
+    """Return why a request (stop, pause, resume or approve) is not carried out. ``killing``: the batch kills its job."""
     jid, state = found["jid"], found["state"]
     told = f"Batch {jid} is {word(found)}" + (f": {found['paused_reason']}" if found.get("paused_reason") else "")
     if found.get("approve") is not None and state not in OVER:
         return f"{told}; salt-run batch.approve {jid} stage={found['approve']} lets it go on"
     if verb == "stop" and state == "stopping" and found.get("active"):
-        return f"{told}, and still runs on {found['active']} minions; with kill=True its job is ended there"
+        kill = "its job is being killed there" if killing else "with kill=True its job is ended there"
+        return f"{told}, and still runs on {counted(found['active'], 'minion')}; {kill}"
     return f"{told}; there is nothing to {verb}"
 
 

@@ -216,7 +216,8 @@ def _next(batch: Row) -> list[str]:
         return _again(batch)
     if batch.get("failed") or batch.get("timed_out"):
         # A plain retry leaves out those that the batch was not sent to.
-        return [f"batch.failures {jid}", f"batch.retry{' which=all' if batch.get('pending') else ''}", "batch.minions"]
+        is_plain = batch.get("failed") and not batch.get("pending")
+        return [f"batch.failures {jid}", "batch.retry" if is_plain else _retry(batch), "batch.minions"]
     owed = [f"job_retry.list jid={jid}", "batch.minions"] if batch.get("queued") else []
     return _again(batch) or owed or [f"jobs.lookup_jid {jid}", "batch.minions"]
 
@@ -226,13 +227,19 @@ def _again(batch: Row) -> list[str]:
     if batch.get("retries"):
         left = batch.get("unmended")
         return [f"batch.retry {batch['jid']} which=all" if left else f"batch.status {batch['retries'][-1]}"]
-    bad = [name for name in BAD if batch.get(name) and name != "queued"]  # the queue owes the job to those
-    if not bad and not batch.get("pending"):
-        return []
-    which = "all" if len(bad) != 1 or batch.get("pending") else bad[0]
-    if which == "lost":  # what is known of them decides whether the job may run again
-        return [f"batch.minions {batch['jid']}", "batch.retry which=lost"]
-    return [f"batch.retry {batch['jid']}" + ("" if which == "failed" else f" which={which}"), "batch.minions"]
+    retry = _retry(batch)
+    if retry == "batch.retry which=lost":  # what is known of them decides whether the job may run again
+        return [f"batch.minions {batch['jid']}", retry]
+    return [retry.replace("batch.retry", f"batch.retry {batch['jid']}"), "batch.minions"] if retry else []
+
+
+def _retry(counts: Row) -> str:
+    """Return the command, without a jid, that runs a batch again on all minions without success; empty if there are none."""
+    bad = [name for name in BAD if counts.get(name) and name != "queued"]  # the queue owes the job to those
+    if not bad and not counts.get("pending"):
+        return ""
+    which = "all" if len(bad) != 1 or counts.get("pending") else bad[0]
+    return "batch.retry" if which == "failed" else f"batch.retry which={which}"
 
 
 # -- the minions of a batch, and why they failed -----------------------------------------------------------------------
@@ -255,11 +262,12 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
         text = f"{state} ({why}{longest})" if why else state
         page.names(f"{text}, {len(names):,}:", names, _MANY_LINES if state in BAD else _FEW_LINES)
     page.fold(ROWS)
-    bad = {state for state, _ in alike if state in BAD}
-    if bad == {"queued"}:
+    bad = {state: 1 for state, _ in alike if state in BAD}
+    if [*bad] == ["queued"]:
         page.next("job_retry.list jid=JID", "jobs.lookup_jid")
     else:
-        page.next(*(("batch.failures JID", "batch.retry") if bad else ("batch.status JID",)), "jobs.lookup_jid")
+        retry = "batch.retry" if "failed" in bad else _retry(bad)
+        page.next(*(("batch.failures JID", retry) if bad else ("batch.status JID",)), "jobs.lookup_jid")
 
 
 def failures(found: Mapping[str, Any], page: Page) -> None:

@@ -91,7 +91,10 @@ def test_an_estimate_has_two_digits(number, told):
             {"batch": "1,3", "max_failures": 1, "offline": "queue"},
             "6 minions: 1 first, then 3 at a time; stops at the second failure; absent ones are queued for 24 h",
         ),
-        ({"batch": "6"}, "6 minions: all at once; goes on whatever fails; absent ones are left out"),
+        (
+            {"batch": "6", "max_failures": "100%"},
+            "6 minions: all at once; goes on whatever fails; absent ones are left out",
+        ),
         (
             {
                 "batch": "2",
@@ -114,6 +117,11 @@ def test_a_preview_says_in_a_sentence_how_the_batch_would_go_on(asked, told):
     ("verb", "more", "told"),
     [
         ("stop", {"state": "stopping", "active": 2}, "still runs on 2 minions; with kill=True its job is ended there"),
+        (
+            "stop",
+            {"state": "stopping", "active": 1, "killing": True},
+            "still runs on 1 minion; its job is being killed",
+        ),
         ("pause", {"state": "stopping"}, "Batch 1 is stopping"),
         ("pause", {"state": "paused", "paused_reason": "paused by anna"}, "is paused: paused by anna"),
         ("resume", {"state": "running"}, "is running; there is nothing to resume"),
@@ -134,4 +142,4 @@ def test_a_preview_says_in_a_sentence_how_the_batch_would_go_on(asked, told):
     ],
 )
 def test_a_runner_says_why_a_request_changes_nothing(verb, more, told):
-    assert told in batch_summary.why_not(verb, {"jid": "1", **more})
+    assert told in batch_summary.why_not(verb, {"jid": "1", **more}, more.get("killing", False))

@@ -216,6 +216,10 @@ def test_each_thing_to_say_about_a_batch_is_a_line(more, told):
         ({"state": "stopping"}, f"batch.watch {JID} (or minions)"),
         ({"state": "halted"}, f"batch.failures {JID} (or retry which=all, minions)"),
         ({"state": "complete", "pending": 0}, f"batch.failures {JID} (or retry, minions)"),
+        (
+            {"state": "complete", "pending": 0, "failed": 0, "timed_out": 1},
+            f"batch.failures {JID} (or retry which=all, minions)",
+        ),
         ({"state": "complete", "retries": ["1", "2"], "unmended": {}}, "batch.status 2"),
         ({"state": "complete", "retries": ["1"], "unmended": {"failed": 4}}, f"batch.retry {JID} which=all"),
         ({"state": "complete", "failed": 0, "pending": 0}, f"batch.retry {JID} which=offline (or minions)"),
@@ -268,6 +272,13 @@ def test_minions_are_shown_by_state_and_those_that_need_an_operator_come_first()
         "completed, 3: completed0, completed1, completed2",
         "Next: salt-run batch.failures JID (or retry, jobs.lookup_jid)",
     ]
+
+
+@pytest.mark.parametrize(("states", "which"), [({"offline": 2}, "offline"), ({"lost": 1, "killed": 1}, "all")])
+def test_a_retry_that_is_proposed_beside_minions_finds_some(states, which):
+    assert drawn(tables.minions, minions(completed=1, **states))[-1].endswith(
+        f"(or retry which={which}, jobs.lookup_jid)"
+    )
 
 
 def test_failures_with_different_exit_codes_are_distinguished():
