@@ -660,9 +660,10 @@ def _told(found: dict[str, Any]) -> dict[str, Any]:
     if not runner.is_step():
         return found
     from saltext.jobs.core.batch import summary, tables
+    from saltext.jobs.core.errors import JobCacheError
 
     groups: list[Any] = []
-    with contextlib.suppress(Refused):  # as in watch
+    with contextlib.suppress(Refused, JobCacheError):  # as in watch
         groups = summary.failures(*_with_returns(found["jid"]))["groups"] if found.get("retcode") else []
     return tables.step(found, groups)
 

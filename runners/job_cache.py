@@ -248,7 +248,7 @@ def _ended(jid: str) -> dict[str, tuple[str, str]]:
     batches = Catalog(__opts__, owed=functools.partial(owed_of, __opts__))
     try:
         batch = batches.ours(jid)
-    except Refused as exc:
+    except (Refused, OSError) as exc:
         runner.note(globals(), f"It is not known how the batch has ended: {exc}")
         return {}
     found = {} if batch is None else batches.minions(batch)

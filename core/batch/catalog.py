@@ -66,11 +66,13 @@ class Catalog:
         self.master = requests.driver_of(opts, BATCH_MANAGER)
 
     def ours(self, jid: str) -> Batch | None:
-        """Return a batch of ours, or None. :raises Refused: if it cannot be read."""
+        """Return a batch of ours, or None. :raises Refused: if it is damaged. :raises OSError: if it cannot be read now."""
         try:
             batch = self._store.read(jid)
         except StateError as exc:
             raise Refused(str(exc)) from exc
+        if batch is None and self._store.kind_of(jid) is Kind.ASIDE:
+            raise Refused(f"{jid} is a batch that cannot be read and was set aside; jobs.lookup_jid shows what returned")
         if batch is not None and batch.closed:
             add_late_returns(batch, self._returns)
             self._ask_queue(batch)

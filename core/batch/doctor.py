@@ -22,11 +22,11 @@ _NO_JOB = "20000101000000000000"
 
 def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of ``batch.doctor``."""
-    store, cache = BatchStore(opts), JobCache(opts)
-    aside = store.jids(Kind.ASIDE)
+    store, cache, aside = BatchStore(opts), JobCache(opts), list[str]()
 
     def own() -> Iterator[Finding]:
         yield from findings.about_returns(opts)
+        aside.extend(store.jids(Kind.ASIDE))
         if aside:
             told = f"{len(aside)} of {store.where()} could not be read and stand still"
             do = "see the master's log, and start batches for the minions that have not returned"

@@ -259,7 +259,7 @@ class BatchShell:
         self._stored_in = store.name()
         for jid in store.jids(Kind.OPEN):
             try:
-                found.append(store.load(jid))
+                found.append(store.read(jid))
             except StateError as exc:
                 store.set_aside(jid)
                 log.error("Batch %s is set aside and the others go on: %s", jid, exc)

@@ -57,9 +57,12 @@ class BatchStore(Batches):
         """Return how messages name a batch, or all of them."""
         return f"batch {jid} in {self._tables.place}" if jid else f"the batches in {self._tables.place}"
 
-    def load(self, jid: str) -> Batch | None:
-        """Return a batch, or None. :raises StateError: if it is damaged. :raises OSError: if it cannot be read now."""
-        found = self.rows(jid)
+    def read(self, jid: str) -> Batch | None:
+        """
+        Return the batch of a jid, which may be anything; None if there is none. :raises StateError: if it is damaged.
+        :raises OSError: if it cannot be read now.
+        """
+        found = self.rows(jid) if is_plain(jid) else None
         if found is None:
             return None
         spec, body, parts = found
@@ -71,13 +74,6 @@ class BatchStore(Batches):
         except Exception as exc:  # values that are nonsense may raise anything
             raise StateError(f"{self.where(jid)} cannot be read: {type(exc).__name__}: {exc}") from exc
         return batch
-
-    def read(self, jid: str) -> Batch | None:
-        """As ``load``, for a jid that may be anything. :raises StateError: if it is damaged, or cannot be read now."""
-        try:
-            return self.load(jid) if is_plain(jid) else None
-        except OSError as exc:
-            raise StateError(f"{self.where(jid)} cannot be read now: {exc}") from exc
 
     def forget(self, kind: Kind, before: float) -> list[str]:
         old = super().forget(kind, before)

@@ -16,11 +16,12 @@ from saltext.jobs.core.batch.catalog import Found
 from saltext.jobs.core.batch.summary import BAD, OVER, Returns, engine_trouble, in_numbers, pace, progress, waits, word
 from saltext.jobs.core.display import moments, terminal
 from saltext.jobs.core.display.text import clean, cut
-from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.errors import JobCacheError, Refused, SiteAway
 from saltext.jobs.core.reasons import text_of
 
-#: Seconds without an engine after which the wait ends. The engine of a restarted master is back by then.
+#: Seconds without an engine, or a database, after which the wait ends. The engine of a restarted master is back by then.
 ENGINE_PATIENCE = 60.0
+_GOES_ON = "it goes on when the batch_manager engine runs again"
 #: Shortest pause in seconds between two looks at a batch.
 _POLL = 0.25
 #: Most minions that are named if many have failed alike since the last look.
@@ -75,7 +76,9 @@ class Display:
                 news.setdefault(f"{record['state']}{code}", []).append(minion)
         for what, names in news.items():
             few = names if len(names) <= _NAMED else names[: _NAMED - 1]
-            why = {minion: text_of(ret).partition("\n")[0] for minion, ret in self._returns(few) if ret}
+            why = dict[str, str]()
+            with contextlib.suppress(JobCacheError):  # the wait goes on without the reasons
+                why.update((minion, text_of(ret).partition("\n")[0]) for minion, ret in self._returns(few) if ret)
             for minion in few:
                 self._line(cut(f"{minion}: {what}{': ' if minion in why else ''}{why.get(minion, '')}", _LONGEST))
             if len(names) > len(few):
@@ -127,25 +130,28 @@ def follow(
     """
     Wait until a batch has ended, for at most ``timeout`` seconds, and return its summary. Blocks.
 
-    :raises Refused: if the time is up, the wait is interrupted, or no engine has driven it for ``engine_patience`` seconds.
+    :raises Refused: if the time is up, the wait is interrupted, or no engine has driven it, or the database could not be
+        read, for ``engine_patience`` seconds.
     """
     began = driven = time.monotonic()
     try:
         with _interruptible():
             while True:
-                looked = time.monotonic()
-                found = look()
-                summary = found.summary
-                if display:
-                    display.show(summary, found.minions())
-                if summary["state"] in OVER:
-                    return summary
+                looked, trouble = time.monotonic(), Refused(f"No engine drives batch {jid}; {_GOES_ON}")
+                try:
+                    found = look()
+                    if display:
+                        display.show(found.summary, found.minions())
+                    if found.summary["state"] in OVER:
+                        return found.summary
+                    driven = driven if engine_trouble(found.summary) else time.monotonic()
+                except SiteAway as exc:
+                    trouble = Refused(str(exc))
                 now = time.monotonic()
                 if timeout is not None and now - began >= timeout:
                     raise Refused(f"Batch {jid} has not ended within {timeout:g} s; it goes on")
-                driven = now if not engine_trouble(summary) else driven
                 if now - driven >= engine_patience:
-                    raise Refused(f"No engine drives batch {jid}; it goes on when the batch_manager engine runs again")
+                    raise trouble
                 # A look at a large batch has a cost: spend at most a tenth of the time on looks.
                 time.sleep(max(poll, 9 * (now - looked)))
     except (KeyboardInterrupt, SystemExit):

@@ -216,7 +216,7 @@ class Both(World):
         live = self.batches.live.get(jid) if self.batches else None
         if live is None or live.batch.touched:
             return
-        found = self.kept_batches.load(jid)
+        found = self.kept_batches.read(jid)
         assert found.members.keys() == live.batch.members.keys()
         for minion, member in found.members.items():
             assert member.row() == live.batch.members[minion].row(), (

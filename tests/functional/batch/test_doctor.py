@@ -6,10 +6,12 @@ import pytest
 import salt.config
 
 from saltext.jobs.core.batch import doctor
+from saltext.jobs.core.batch.catalog import Catalog
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.names import BATCH_MANAGER
+from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.ledger.batches import Kind
-from tests.database import change_batch
+from tests.database import change_batch, database_of
 from tests.found import SIGNED, said
 from tests.leading import lock_of, single_holder
 from tests.unit.batch.bench import Bench
@@ -45,6 +47,13 @@ def test_it_is_reported_if_forged_returns_count(opts, unproven):
     assert doctor.examine(opts)["returns_proven"] is True
 
 
+def test_a_database_that_cannot_be_read_is_a_finding(opts):
+    with database_of({**opts, "cache": "sqlite"}) as sql:
+        sql.execute("CREATE TABLE theirs (a)")
+    told = said(doctor.examine({**opts, "cache": "sqlite"}))
+    assert any("is a database of another program" in finding for finding in told), told
+
+
 def test_advice_alone_leaves_the_exit_status_at_zero(opts):
     with single_holder(lock_of(opts, BATCH_MANAGER)):
         assert doctor.examine(opts)["retcode"] == 0
@@ -70,6 +79,8 @@ def test_a_batch_that_was_set_aside_is_named_and_kept_for_thirty_days(opts):
     found = doctor.examine(opts)
     assert found["set_aside"] == [jid]
     assert any("could not be read and stand still" in finding for finding in said(found))
+    with pytest.raises(Refused, match=f"^{jid} is a batch that cannot be read and was set aside"):
+        Catalog(opts).find(jid)
     store.forget(Kind.ASIDE, 1001.0)
     assert doctor.examine(opts)["set_aside"] == []
     assert store.kind_of(jid) is None

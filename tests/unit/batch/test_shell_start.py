@@ -29,7 +29,7 @@ def _troubled(name):
     return method
 
 
-READS, STEPS = ["jids", "load"], ["sweep", "forget", "show_to_salt"]
+READS, STEPS = ["jids", "read"], ["sweep", "forget", "show_to_salt"]
 #: A store that raises ``trouble``, as long as there is any, in the call that ``fails_at`` names.
 TroubledStore = type(
     "TroubledStore",
@@ -96,7 +96,7 @@ def test_a_repeated_start_does_not_begin_again_a_batch_that_cannot_be_read_at_th
     bench.shell.close()
     for minion in "abcd":
         bench.master.restart_minion(minion, heard=False)  # each would run the job again
-    bench.store.fails_at, bench.store.trouble = "load", OSError(error, os.strerror(error))
+    bench.store.fails_at, bench.store.trouble = "read", OSError(error, os.strerror(error))
     asked = {"do": "start", "spec": spec("abcd", "1", timeout=60.0, fun="state.apply").as_dict(), "again": True}
     bench.inbox.waiting.append(("again", asked))
     bench.start()

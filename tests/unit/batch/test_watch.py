@@ -10,7 +10,7 @@ import pytest
 from saltext.jobs.core.batch.catalog import Found
 from saltext.jobs.core.batch.watch import Display, follow, progress_line
 from saltext.jobs.core.display.text import width_of
-from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.errors import JobCacheError, Refused, SiteAway
 from tests.interrupted import FORK, interrupted
 from tests.unit.display.test_text import HARMFUL
 
@@ -86,10 +86,10 @@ def test_beside_a_failure_is_its_reason_and_beside_the_counts_how_long_it_has_ru
     assert "1,470 of 5,000 running after 2 min" in line and "left" in line
 
 
-def lines_of(*looks, stream=None):
+def lines_of(*looks, stream=None, returns=None):
     """What a display writes that is shown these, one after the other."""
     stream = stream or io.StringIO()
-    display = Display(stream)
+    display = Display(stream, returns)
     for summary, minions in looks:
         display.show(summary, minions)
     display.end()
@@ -142,6 +142,19 @@ def quickly(*summaries, timeout=None, display=None, **more):
 def test_the_wait_ends_when_its_time_is_up():
     with pytest.raises(Refused, match=r"has not ended within 0\.05 s; it goes on"):
         quickly(SUMMARY, timeout=0.05)
+
+
+def test_a_wait_outlives_a_database_and_a_job_cache_that_are_away_for_a_moment():
+    def gone(_names=()):
+        raise (SiteAway if not _names else JobCacheError)("the server is away")
+
+    stream, looks = io.StringIO(), [gone, gone, answers({**SUMMARY, "state": "complete"})]
+    found = follow("1", lambda: looks.pop(0)(), None, Display(stream, gone), poll=0.01)
+    assert found["state"] == "complete"
+    lines = lines_of((SUMMARY, {"a": {"state": "failed"}}), stream=stream, returns=gone)
+    assert "a: failed" in lines
+    with pytest.raises(Refused, match="the server is away"):
+        follow("1", gone, None, None, poll=0.01, engine_patience=0.05)
 
 
 def test_no_command_waits_for_ever_for_an_engine_that_is_gone():
