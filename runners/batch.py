@@ -648,11 +648,14 @@ def _start(spec: Spec) -> Any:
 
 
 def _follow(jid: str, timeout: object, display: Display | None) -> catalog.Summary:
-    from saltext.jobs.core.batch import catalog
+    from saltext.jobs.core.batch import summary
     from saltext.jobs.core.batch import watch as watching
 
     limit = None if timeout is None else kinds.SECONDS.given("timeout", timeout)
-    return catalog.with_retcode(watching.follow(jid, lambda: _catalog().find(jid), limit, display))
+    found = watching.follow(jid, lambda: _catalog().find(jid), limit, display)
+    good, verdict = summary.verdict(found)
+    # ``--out=nested`` prints ``verdict`` last. ``retcode`` makes ``salt-run`` fail, and ``Error`` the salt.runner state.
+    return {**found, "verdict": verdict, "retcode": 0} | ({} if good else {"retcode": 1, "Error": verdict})
 
 
 def _told(found: dict[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,9 @@ Asynchronous batches. A batch takes this path through the files; the head of eac
                  many minions each batch may send beside the others
     machine      facts in, effects out (facts): sending (gates, who is there, publishing) and ending (returns, overdue
                  minions, kills, those that are away) work on the state and its parts: pending (who is still to be sent
-                 to), member (what is known of each other one, and what follows), flights (which are in flight, and when
-                 each is due), pace (how many at a time, and when) and gates (what must be open)
+                 to), member (what is known of each other one, and what follows), pace (how many at a time, and when)
+                 and gates (what must be open)
     effects      publishes, asks, looks up, announces; each outcome is a fact again
 
-summary and metrics tell how a batch stands; catalog, native, watch, tables and doctor serve the runner.
+summary tells how a batch stands; catalog, native, watch, tables and doctor serve the runner.
 """

@@ -72,7 +72,9 @@ class Catalog:
         except StateError as exc:
             raise Refused(str(exc)) from exc
         if batch is None and self._store.kind_of(jid) is Kind.ASIDE:
-            raise Refused(f"{jid} is a batch that cannot be read and was set aside; jobs.lookup_jid shows what returned")
+            raise Refused(
+                f"{jid} is a batch that cannot be read and was set aside; jobs.lookup_jid shows what returned"
+            )
         if batch is not None and batch.closed:
             add_late_returns(batch, self._returns)
             self._ask_queue(batch)
@@ -207,12 +209,3 @@ def chooser(
         )
 
     return is_wanted
-
-
-def with_retcode(found: Mapping[str, Any]) -> Summary:
-    """
-    Add how a batch ended: ``verdict``, a sentence that ``--out=nested`` prints last, and ``retcode``. Without success
-    ``retcode`` makes ``salt-run`` fail, and ``Error`` the salt.runner state (``saltmod.runner``).
-    """
-    good, verdict = summary.verdict(found)
-    return {**found, "verdict": verdict, "retcode": 0} | ({} if good else {"retcode": 1, "Error": verdict})

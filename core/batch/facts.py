@@ -122,7 +122,7 @@ class Allotted(Fact):
     """The batch may send to ``count`` more minions now."""
 
     count: int = 0
-    limit: int | None = None  # if it wants more: how many may be in flight over all batches; 0 if that is not known yet
+    limit: int | None = None  # if it wants more: how many may be in flight over all batches
 
 
 @dataclass(frozen=True)

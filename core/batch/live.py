@@ -118,13 +118,9 @@ class Turns:
         self.answer, self.close = self._writer.answer, self._writer.close
         self._in_progress: dict[Live, None] = {}  # since progress was announced
 
-    def write(self, live: Live) -> None:
-        """Write soon what has changed of a batch."""
-        self._writer.put([live])
-
     def when_durable(self, live: Live, call: Callable[[], object]) -> None:
         """Call back once all that has changed of a batch is durable; in the order of these calls."""
-        self.write(live)
+        self._writer.put([live])
         self._writer.when_durable(call)
 
     def took(self, live: Live, effects: Sequence[facts.Effect]) -> None:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.batch import effects, ending, facts, sending
-from saltext.jobs.core.batch.gates import Rights
+from saltext.jobs.core.batch.gates import HELD, Rights
 from saltext.jobs.core.batch.live import Live, Ports, Sharing, Turns
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.metrics import Tally, figures
+from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import KEPT_ASIDE
-from saltext.jobs.core.batch.summary import counts, summary
+from saltext.jobs.core.batch.summary import OVER, counts, summary
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.errors import StateError
@@ -77,9 +78,20 @@ class BatchShell:
         log.info("Carrying on %d batches", len(self.live))
 
     def metrics(self) -> Figures:
-        ports, batches = self._ports, [live.batch for live in self.live.values()]
+        ports, limit, now = self._ports, self._sharing.limit, self._ports.clock.now()
+        batches = [live.batch for live in self.live.values()]
+        for batch in batches:
+            self._tally.look(batch)
+        states = [_state_of(batch) for batch in batches]
+        running = (batch for batch, state in zip(batches, states, strict=True) if state == "running")
         return {
-            **figures(batches, self._tally, ports.clock.now(), self._sharing.limit),
+            "batches": {state: states.count(state) for state in ("running", "paused", "waiting", "stopping")},
+            "batches_ended_total": self._tally.batches,
+            "batch_minions_total": self._tally.minions,
+            "batch_in_flight_minions": sum(len(batch.flights) for batch in batches),
+            "batch_pending_minions": sum(len(batch.pending) for batch in batches),
+            "batch_without_progress_seconds": max([0.0, *(now - batch.last_progress for batch in running)]),
+            **({} if limit is None else {"batch_in_flight_limit_minions": limit}),
             **of_publisher(BATCH_MANAGER, ports.publisher),
             **of_bus(BATCH_MANAGER, ports.bus),
         }
@@ -170,7 +182,7 @@ class BatchShell:
         fact = facts.Requested(verb, user, kill, int(request.get("stage", 0)))
         live = self.live.get(str(request.get("jid")))
         if live is None or not live.batch.accepts(fact):
-            return bool(request.get("again")) and live is not None  # it was carried out before the engine ended
+            return False
         log.info("Batch %s: %s by %s", live.jid, verb, user)
         live.step(fact)
         return True
@@ -277,7 +289,7 @@ class BatchShell:
         self._stored_in = name
         for live in self.live.values():
             live.batch.touched.update(live.batch.members)
-            self._turns.write(live)
+            self._turns.took(live, ())
 
     def _forget_old(self) -> None:
         now = self._ports.wall()
@@ -302,3 +314,43 @@ class BatchShell:
         if live.batch.halted is not None:
             # Tell what became of the minions that were in flight when it was halted.
             effects.perform(self._ports, live, [facts.Announce("progress")])
+
+
+# -- figures ------------------------------------------------------------------------------------------------------------
+
+
+class Tally:
+    """How batches and minions have ended since the engine's start. A minion counts when it ends, not with its batch."""
+
+    def __init__(self) -> None:
+        self._counted: dict[str, Counter[str]] = {}
+        self.batches = dict.fromkeys(OVER, 0)
+        self.minions = Counter(dict.fromkeys((outcome.value for outcome in Outcome), 0))
+
+    def begin(self, batch: Batch) -> None:
+        """Count the minions of a batch from now on."""
+        self._counted[batch.spec.jid] = _ended(batch)
+
+    def look(self, batch: Batch) -> None:
+        """Count the minions of a batch that have ended since the last look."""
+        counts, known = _ended(batch), self._counted[batch.spec.jid]
+        self.minions.update(counts - known)  # fewer than before: a lost minion has returned after all
+        self._counted[batch.spec.jid] = counts | known
+
+    def add(self, batch: Batch) -> None:
+        """Count an ended batch, and the rest of its minions."""
+        self.look(batch)
+        self.batches[batch.state] += 1
+        del self._counted[batch.spec.jid]
+
+
+def _ended(batch: Batch) -> Counter[str]:
+    return Counter({outcome.value: batch.counts[outcome] for outcome in Outcome})
+
+
+def _state_of(batch: Batch) -> str:
+    """Return the state, or ``waiting`` for a wait that needs no resume: for window, time, approval, or other batches."""
+    pause = batch.waits_for()
+    if batch.waits_for_room() and not batch.flights:
+        return "waiting"
+    return "waiting" if pause and pause.by not in HELD else batch.state

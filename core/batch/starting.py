@@ -18,16 +18,7 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.minion_data import find_groups, without_data
 from saltext.jobs.core.batch.permission import CallerRights, load_of
-from saltext.jobs.core.batch.plan import (
-    NOT_KNOWN,
-    WITHOUT,
-    Check,
-    Group,
-    budgets_of,
-    parse_by,
-    parse_check,
-    sizes_of,
-)
+from saltext.jobs.core.batch.plan import NOT_KNOWN, WITHOUT, Check, Group, budgets_of, parse_by, parse_check, sizes_of
 from saltext.jobs.core.batch.spec import OFFLINE, OWN_NAMES, PRESENCE, Spec
 from saltext.jobs.core.batch.summary import BAD, latest
 from saltext.jobs.core.compat import matched_minions, minion_keys

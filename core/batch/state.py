@@ -9,6 +9,7 @@ sent the job again. This file must never decide what to do: that is in ``machine
 from __future__ import annotations
 
 import dataclasses
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -16,7 +17,6 @@ from typing import Any, TypeVar
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.facts import Effect
-from saltext.jobs.core.batch.flights import Flights
 from saltext.jobs.core.batch.gates import Pause, PausedBy, Rights, Schedule
 from saltext.jobs.core.batch.member import Member, Outcome
 from saltext.jobs.core.batch.pace import Pace
@@ -24,10 +24,46 @@ from saltext.jobs.core.batch.pending import Pending
 from saltext.jobs.core.batch.spec import Part, Spec
 from saltext.jobs.core.delivery.known import Step
 
+#: Seconds for which overdue minions are gathered, for one look-up and one question.
+CHECK_WINDOW = 1.0
 #: The parts of a batch that keep something in its row.
 PARTS = ("pace", "pending", "schedule", "rights")
 
 S = TypeVar("S", bound="BatchState")
+
+
+class Flights(dict[str, Member]):
+    """The members of a batch that are in flight, by minion, and when each is due."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heap: list[tuple[float, str]] = []  # due times and minions; some are out of date
+
+    def at(self, minions: Iterable[str], *steps: Step) -> list[str]:
+        """Return those of ``minions`` that are in flight and at one of these steps."""
+        return [minion for minion in minions if minion in self and self[minion].step in steps]
+
+    def set_due(self, minion: str, due: float | None) -> None:
+        """Set when the next step of a minion is due, in Unix time; None for never."""
+        self[minion].due = due
+        if due is not None:
+            heapq.heappush(self._heap, (due, minion))
+
+    def next_overdue(self) -> float | None:
+        """Return when minions are next overdue, or None."""
+        while self._heap and self._is_stale(*self._heap[0]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] + CHECK_WINDOW if self._heap else None
+
+    def overdue(self, now: float) -> list[str]:
+        """Return the minions that are overdue, each once: they are not overdue again before they get a new due time."""
+        first, due = self.next_overdue(), list[tuple[float, str]]()
+        while first is not None and first <= now and self._heap and self._heap[0][0] <= now:
+            due.append(heapq.heappop(self._heap))
+        return list(dict.fromkeys(minion for at, minion in due if not self._is_stale(at, minion)))
+
+    def _is_stale(self, due: float, minion: str) -> bool:
+        return minion not in self or self[minion].due != due
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

@@ -9,7 +9,7 @@ import pytest
 from docs import generated
 from saltext.jobs.core.batch.summary import summary
 from tests.unit.batch.bench import BEGIN
-from tests.unit.batch.shell_bench import ShellBench
+from tests.unit.batch.shell_bench import JID, ShellBench
 from tests.unit.batch.test_shell_rollout import APPROVE, HOUR, utc
 
 CHECK = {"kind": "runner", "fun": "survey.healthy", "arg": ["{jid}", "password=swordfish"], "kwargs": {}}
@@ -90,16 +90,11 @@ def test_no_event_nor_summary_shows_a_secret_among_the_arguments_of_a_check(tmp_
 
 def test_who_hears_that_a_batch_waits_for_an_approval_finds_that_in_its_rows(tmp_path):
     with ShellBench(tmp_path, "ab") as bench:
-        fire, found = bench.bus.fire, []
-
-        def heard(tag, data):
-            fire(tag, data)
-            found.extend([bench.reader.read(data["jid"]).pace.checking] if tag.endswith("/check") else ())
-
-        bench.bus.fire = heard
+        found = {}
+        bench.bus.fire = lambda tag, data: found.setdefault(tag, bench.reader.read(data["jid"]).state)
         bench.begin("ab", "1,100%", check=APPROVE)
         bench.run(10)
-        assert found == [0]
+        assert found[f"salt/batch/{JID}/check"] == "paused"
 
 
 def test_the_events_of_a_resume_and_an_approval_name_the_user_who_did_it(payloads):

@@ -87,12 +87,6 @@ def test_control_characters_of_minions_do_not_act_on_the_terminal():
         assert len(lines) < 100
 
 
-def test_very_many_reasons_are_folded():
-    records = {f"m{number}": ("failed", 1) for number in range(100)}
-    lines = drawn(found(records, {name: {"return": "x" * (10 + n)} for n, name in enumerate(records)})[0])
-    assert "… and 88 more reasons; --out=json shows all" in lines
-
-
 def test_without_failed_minions_there_is_nothing_to_retry():
     lines = drawn(found({"a": ("completed", 0)}, {}, success=True, pending=0)[0])
     assert lines == [

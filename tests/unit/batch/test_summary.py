@@ -79,11 +79,6 @@ def test_how_long_a_batch_takes_goes_by_the_run_time_and_the_size(tmp_path):
         assert bench.end() and shown(bench)["stopped_by"] == "ann"
 
 
-@pytest.mark.parametrize(("number", "told"), [(494.36, 490), (264, 260), (7.123, 7.1), (1234.5, 1200)])
-def test_an_estimate_has_two_digits(number, told):
-    assert batch_summary.two_digits(number) == told
-
-
 @pytest.mark.parametrize(
     ("asked", "told"),
     [

@@ -62,17 +62,6 @@ def test_a_terminal_of_80_columns_is_redrawn_and_does_not_scroll(monkeypatch):
     assert all(len(line) < 80 for line in drawn.rstrip("\n").split("\r\x1b[K"))
 
 
-def test_elsewhere_there_are_lines_and_each_failure_comes_once():
-    stream = io.StringIO()
-    display = Display(stream)
-    minions = {"a": {"state": "failed", "retcode": 2}, "b": {"state": "active"}}
-    for _ in range(3):
-        display.show(SUMMARY, minions)
-    display.end()
-    assert stream.getvalue().splitlines()[0] == "a: failed (retcode 2)"
-    assert len(stream.getvalue().splitlines()) == 2
-
-
 def test_beside_a_failure_is_its_reason_and_beside_the_counts_how_long_it_has_run():
     stream = io.StringIO()
     display = Display(stream, lambda names: ((name, {"return": "disk full\nin /var"}) for name in names))
