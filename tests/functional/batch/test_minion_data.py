@@ -47,11 +47,6 @@ def test_minions_are_grouped_by_a_grain_and_those_without_it_or_not_known_come_l
     )
 
 
-def test_minions_are_grouped_by_nodegroups_in_the_given_order(opts):
-    groups = Group("named", ("m1", "m3")), Group("all", ("m2", "m4"))
-    assert find_groups(opts, "nodegroups:[named,all]", ("m1", "m2", "m3", "m4")) == groups
-
-
 def test_minions_are_grouped_by_a_nested_grain_and_by_each_value_of_a_list_in_pillar(opts, known):
     assert find_groups(opts, "grains:place:row", ("m1", "m2")) == (Group("7", ("m1",)), Group(WITHOUT, ("m2",)))
     assert find_groups(opts, "pillar:ring:[b]", ("m1", "m2")) == (Group("b", ("m1",)), Group(WITHOUT, ("m2",)))
@@ -61,6 +56,8 @@ def test_minions_are_grouped_by_a_nested_grain_and_by_each_value_of_a_list_in_pi
 def test_a_nodegroup_of_grains_is_known_only_for_minions_with_known_grains(opts, known, name):
     groups = Group(name, ("m1",)), Group(WITHOUT, ("m2",)), Group(NOT_KNOWN, ("m4",))
     assert find_groups(opts, f"nodegroups:[{name}]", ("m1", "m2", "m4")) == groups
+    groups = Group("named", ("m1", "m3")), Group("all", ("m2", "m4"))
+    assert find_groups(opts, "nodegroups:[named,all]", ("m1", "m2", "m3", "m4")) == groups
 
 
 @pytest.mark.parametrize("by", ["grains:rack", "nodegroups:[by_rack]"])

@@ -280,20 +280,8 @@ def test_a_preview_shows_who_would_be_sent_to_and_how_many_at_a_time(opts):
     found = preview(asked_for(opts, "web*", batch="1,100%", fun="state.apply"), None, 86400.0)
     assert found.pop("options")["batch"] == "1,100%"
     assert found.pop("sentence").startswith("2 minions: 1 first, then 2 at a time")
-    assert found == {
-        "fun": "state.apply",
-        "arguments": [],
-        "tgt": "web*",
-        "tgt_type": "glob",
-        "total": 2,
-        "minions": ["web1", "web2"],
-        "sizes": [1, 2],
-        "groups": None,
-        "check": None,
-        "check_after": [],
-        "unsure": [],
-        "max_in_flight": None,
-    }
+    named = ("total", "minions", "sizes", "groups", "check", "check_after", "unsure", "max_in_flight")
+    assert [found[name] for name in named] == [2, ["web1", "web2"], [1, 2], None, None, [], [], None]
 
 
 def test_a_preview_shows_what_would_run_and_with_which_options(opts):

@@ -85,12 +85,3 @@ def test_control_characters_of_minions_do_not_act_on_the_terminal():
     for text in HARMFUL:
         lines = drawn(found(records, {name: {"return": f"{text}\n{text * 1000}"} for name in records})[0], 40)
         assert len(lines) < 100
-
-
-def test_without_failed_minions_there_is_nothing_to_retry():
-    lines = drawn(found({"a": ("completed", 0)}, {}, success=True, pending=0)[0])
-    assert lines == [
-        f"{JID}  succeeded  state.apply nginx on *",
-        "0 of 1 minion did not succeed",
-        f"Next: salt-run batch.minions {JID}",
-    ]

@@ -44,18 +44,6 @@ def test_a_paused_batch_sends_nothing_until_it_is_resumed(tmp_path):
         assert [bench.reply(verb, kill=True) for verb in ("stop", "pause", "resume")] == [NO] * 3
 
 
-def test_a_stop_of_a_batch_with_nothing_in_flight_is_answered_by_the_engine_that_takes_over(tmp_path):
-    with bench_of(tmp_path, "a") as bench:
-        bench.begin("a", "1", start_at=1e12)
-        bench.run(10)
-        bench.shell.close()
-        asked = bench.ask("stop", jid=JID, user="ann")
-        bench.start(is_takeover=True)
-        assert bench.run(10.0, lambda: asked in bench.inbox.replies)
-        assert bench.inbox.replies[asked] == ("answer", True)
-        assert bench.batch().state == "halted"
-
-
 def test_a_stopped_batch_lets_what_runs_end_unless_it_is_told_to_kill_it(tmp_path):
     with bench_of(tmp_path, FakeMinion("a", 10.0), FakeMinion("b", 1e6), *"cd") as bench:
         bench.begin("abcd", "2")

@@ -18,10 +18,6 @@ def forge(bench, minion, retcode=0, jid=JID):
     bench.bus.deliver(f"salt/job/{jid}/ret/{minion}", data)
 
 
-def doubts(caplog):
-    return [line for line in caplog.messages if "not in the job cache" in line]
-
-
 def test_a_forged_return_frees_no_slot_and_is_no_success(tmp_path, caplog):
     minions = [FakeMinion(name, seconds=30, retcode=7) for name in "abc"]
     with bench_of(tmp_path, *minions) as bench:
@@ -31,7 +27,7 @@ def test_a_forged_return_frees_no_slot_and_is_no_success(tmp_path, caplog):
             forge(bench, minion)
         bench.run(10)
         assert bench.states() == {}
-        assert len(doubts(caplog)) == 1
+        assert sum("not in the job cache" in line for line in caplog.messages) == 1
         batch = bench.end()
         assert (batch.halted, batch.success, bench.master.most) == ("max_failures", False, 1)
         assert bench.states() == {"a": "failed"}

@@ -130,7 +130,6 @@ def test_a_preview_says_in_a_sentence_how_the_batch_would_go_on(asked, told):
             {"state": "paused", "paused_by": "approval", "paused_reason": "waits for approval", "approve": 0},
             "is waiting: waits for approval; salt-run batch.approve 1 stage=0 lets it go on",
         ),
-        ("approve", {"state": "running"}, "is running; there is nothing to approve"),
         ("stop", {"state": "halted"}, "Batch 1 is halted; there is nothing to stop"),
         ("pause", {"state": "complete", "success": True}, "Batch 1 is succeeded; there is nothing to pause"),
         ("approve", {"state": "paused", "paused_by": "approval", "approve": 1}, "batch.approve 1 stage=1"),
