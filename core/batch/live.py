@@ -92,12 +92,6 @@ class Live:
         if self.batch.schedule.bounded and abs(self.ahead - self.batch.schedule.ahead) >= CLOCK_SLACK:
             self.step(facts.Tick())
 
-    async def durable(self) -> None:
-        """Return once all facts so far are durable, and their effects are done or under way."""
-        done = compat.Future()
-        self._turns.when_durable(self, lambda: done.set_result(None))
-        await done
-
     def close(self) -> None:
         self.gone = True
         self._alarm.close()
@@ -118,10 +112,12 @@ class Turns:
         self.answer, self.close = self._writer.answer, self._writer.close
         self._in_progress: dict[Live, None] = {}  # since progress was announced
 
-    def when_durable(self, live: Live, call: Callable[[], object]) -> None:
-        """Call back once all that has changed of a batch is durable; in the order of these calls."""
+    async def durable(self, live: Live) -> None:
+        """Return once all facts of a batch so far are durable, and their effects are done or under way."""
+        done = compat.Future()
         self._writer.put([live])
-        self._writer.when_durable(call)
+        self._writer.when_durable(lambda: done.set_result(None))
+        await done
 
     def took(self, live: Live, effects: Sequence[facts.Effect]) -> None:
         """A batch has taken a fact that calls for these effects."""

@@ -223,7 +223,7 @@ class BatchShell:
         self._check_number(spec)  # others may have been taken in meanwhile
         live = self._take_in(Batch(dataclasses.replace(spec, acks=ports.acks), ports.clock.now()))
         live.is_new = True
-        await live.durable()
+        await self._turns.durable(live)
         log.info("Batch %s: %s on %d minions, started by %s", spec.jid, spec.fun, len(spec.minions), spec.user)
         return live
 
@@ -306,7 +306,7 @@ class BatchShell:
 
     async def _close_down(self, live: Live) -> None:
         """Close a batch: from now on no engine drives it."""
-        await live.durable()
+        await self._turns.durable(live)
         live.close()
         del self.live[live.jid]
         self._tally.add(live.batch)

@@ -307,16 +307,8 @@ def _state(name: str, state: Mapping[str, Any]) -> dict[str, Any]:
 
 def step(found: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what a step of an orchestration shows of a summary and ``batch.failures``: Salt prints a line a key."""
-    names = (
-        "jid",
-        "state",
-        "total",
-        *ENDED,
-        "active",
-        "pending",
-        "retcode",
-        "Error" if "Error" in found else "verdict",
-    )
+    verdict = "Error" if "Error" in found else "verdict"
+    names = ("jid", "state", "total", *ENDED, "active", "pending", "retcode", verdict)
     told = {name: found[name] for name in names if found.get(name)}
     failed = {}
     for group in groups[:_REASONS]:
