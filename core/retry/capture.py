@@ -17,12 +17,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, Key, Kind, State
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, Key, Kind, Stage, State, Watched
 from saltext.jobs.core.retry.queue import Queue, matches
-from saltext.jobs.core.retry.replay import Replays
-from saltext.jobs.core.retry.turns import Turns
+from saltext.jobs.core.retry.replay import Replays, Turns
 from saltext.jobs.core.retry.waiting import AGAIN, GRACE
-from saltext.jobs.core.retry.watched import Stage, Watched
 
 #: Seconds for which jobs are gathered into one survey.
 _GATHER = 0.5

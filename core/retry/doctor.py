@@ -17,7 +17,7 @@ from saltext.jobs.core.options import engine_options, is_configured, read_settin
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.effects import answer_time
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.openings import hours_of
+from saltext.jobs.core.retry.queue import hours_of
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.windows import longest_break, parse_windows

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saltext.jobs.core.delivery.known import Evidence, Said
-from saltext.jobs.core.retry.entry import Job, Key
-from saltext.jobs.core.retry.watched import Watched
+from saltext.jobs.core.retry.entry import Job, Key, Watched
 from saltext.jobs.core.users import Identity
 
 

@@ -15,7 +15,7 @@ from saltext.jobs.core.ids import as_compound
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.options.kinds import TIMEZONE, WINDOW, seconds, whole
 from saltext.jobs.core.retry.entry import Entry, Job, Limits, State
-from saltext.jobs.core.retry.openings import Hours, hours_of
+from saltext.jobs.core.retry.queue import Hours, hours_of
 from saltext.jobs.core.windows import next_opening
 
 log = lines.logger(__name__)

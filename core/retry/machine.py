@@ -2,11 +2,10 @@
 The retry machine: facts in, effects out, time as an argument. A table says which part takes which fact. The parts are just
 as pure, and the queue gathers the effects that they want:
 
-    capture.py  who has missed a job, or begun it          watched.py   what is known of a job without an entry
-    owing.py    what operators ask for                     queue.py     what is owed, and what is stored
-    turns.py    who is there, when a replay begins         openings.py  which jobs may be replayed now
-    replay.py   brings facts to entries, and carries out   policy.py    what is decided about them
-    waiting.py  what is due when, and what is published    entry.py     the states of an entry
+    capture.py  who has missed a job, or begun it        replay.py  when a replay begins, and what becomes of it
+    owing.py    what operators ask for                   policy.py  what is decided about that
+    queue.py    what is owed, what may be replayed now   entry.py   what is stored, and the states of an entry
+    waiting.py  what is due when, and what is published
 
 Pure: stdlib only, no clock, no I/O. It must never send a job to a minion while another job of its queue is under way there,
 nor a job that is known to have begun, unless ``max_attempts`` or an operator asks for that.
@@ -29,8 +28,7 @@ from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
 from saltext.jobs.core.retry.owing import Owing
 from saltext.jobs.core.retry.policy import LONGEST_BACKOFF
 from saltext.jobs.core.retry.queue import Queue
-from saltext.jobs.core.retry.replay import GATHERINGS, Replays
-from saltext.jobs.core.retry.turns import Turns
+from saltext.jobs.core.retry.replay import GATHERINGS, Replays, Turns
 from saltext.jobs.core.retry.waiting import AGAIN, Outbox, Purpose
 
 if TYPE_CHECKING:
@@ -52,7 +50,7 @@ class Retry:
 
     def __init__(self, settings: RetrySettings, patience: float, paused: bool = False, acks: bool = True) -> None:
         self.settings, self.queue = settings, Queue(settings)
-        self._timers, self.openings = self.queue.timers, self.queue.openings
+        self._timers = self.queue.timers
         self._outbox = Outbox(settings.rate, self._timers)
         self.turns = Turns(self.queue, self._outbox, paused)
         replays = self._replays = Replays(self.queue, self._outbox, self.turns, acks)
@@ -200,8 +198,8 @@ class Retry:
         self._check_keys()
         self._look_again(returns=False)
 
-    def _opening_due(self, window: str, timezone: str) -> None:
-        for jid in self.openings.due((window, timezone), self.jobs, self.now):
+    def _opening_due(self, *hours: str) -> None:
+        for jid in self.queue.opening_due(*hours):
             self.turns.ping(self.minions_of(jid))
 
     def _check_keys(self) -> None:

@@ -12,8 +12,7 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Capture
 from saltext.jobs.core.retry.entry import ENDED, PAUSED, TRANSITIONS, UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.queue import Queue
-from saltext.jobs.core.retry.replay import Replays
-from saltext.jobs.core.retry.turns import Turns
+from saltext.jobs.core.retry.replay import Replays, Turns
 from saltext.jobs.core.users import Identity
 
 #: What operators can ask for: functions of ``Owing``.

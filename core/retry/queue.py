@@ -1,5 +1,6 @@
 """
-The entries of the retry queue, by minion, and the jobs that they share.
+The entries of the retry queue, by minion, the jobs that they share, and which of these may be replayed now: those without a
+window, and those whose window is open. It has no calendar: ``find_opening`` tells when a window opens next.
 
 It does not decide when something is published. It must never let an entry come, go or move without marking it to be stored.
 """
@@ -14,15 +15,26 @@ from typing import TYPE_CHECKING, Any
 
 from saltext.jobs.core.delivery.known import Step
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Counts, Entry, Job, Key, Kind, State
-from saltext.jobs.core.retry.openings import Openings
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Counts, Entry, Job, Key, Kind, Limits, State
 from saltext.jobs.core.retry.waiting import Timers
+from saltext.jobs.core.windows import Period, next_opening
 
 if TYPE_CHECKING:
     from saltext.jobs.core.options.engines import RetrySettings
 
+#: Seconds until ``find_opening`` is asked again if it failed.
+_TROUBLED = 60.0
+#: A text as core/windows.py reads it, and a time zone, which may be empty.
+Hours = tuple[str, str]
 #: Seconds for which the answer "I run nothing" counts, and for which a minion counts as there after a sign of life.
 BELIEVED, _THERE = 600.0, 30.0
+
+
+def hours_of(limits: Limits, settings: RetrySettings) -> Hours | None:
+    """Return a job's window: its own, else that of the options; None if it may be sent at any time."""
+    window = settings.window if limits.window is None else limits.window
+    timezone = settings.timezone if limits.timezone is None else limits.timezone
+    return (window, timezone) if window else None
 
 
 @dataclass(slots=True, eq=False)
@@ -42,12 +54,16 @@ class Backlog:
 
 
 class Queue:
-    """What is owed, and what all parts share. ``now``: the time of the step. Sets the timers ``("end", minion)``."""
+    """
+    What is owed, and what all parts share. ``now``: the time of the step. Sets the timers ``("end", minion)`` and
+    ``("opening", window, timezone)``.
+    """
 
     def __init__(self, settings: RetrySettings) -> None:
         self.settings, self.timers = settings, Timers()
-        self.openings = Openings(settings, self.timers, self.want)
         self.now = 0.0
+        self.find_opening = next_opening
+        self._openings: dict[Hours, Period | None] = {}  # by window: when it is open next; None if that is not known
         self.jobs: dict[str, Job] = {}
         self.backlogs: dict[str, Backlog] = {}
         self.republished: dict[str, float] = {}  # jid of one of the jobs -> when others last published it
@@ -130,8 +146,11 @@ class Queue:
         """Take up an entry, and its job if it is new."""
         if job.jid not in self.jobs:
             self.jobs[job.jid] = job
-            self.openings.add(job, self.now)
             self._members[job.jid] = {}
+            hours = hours_of(job.limits, self.settings)
+            if hours is not None and hours not in self._openings:
+                self._openings[hours] = None
+                self.timers.set(("opening", *hours), self.now)
         self._members[job.jid][entry.minion] = None
         backlog = self.backlogs.get(entry.minion)
         if backlog is None:
@@ -220,6 +239,34 @@ class Queue:
         return due
 
     # -- what holds for a job -----------------------------------------------------------------------------------------
+
+    def is_open(self, job: Job) -> bool:
+        """Tell whether a job has no window, or an open one. While it is not known when a window opens, it counts as shut."""
+        hours = hours_of(job.limits, self.settings) if self._openings else None  # usually no job has a window
+        if hours is None:
+            return True
+        found = self._openings.get(hours)
+        return found is not None and found.opens <= self.now and (found.closes is None or self.now < found.closes)
+
+    def opening_due(self, window: str, timezone: str) -> list[str]:
+        """Find when a window opens and closes next. Returns the jobs for which it is open now."""
+        hours = window, timezone
+        jobs = [job for job in self.jobs.values() if hours_of(job.limits, self.settings) == hours]
+        del self._openings[hours]
+        if not jobs:
+            return []
+        self._openings[hours] = None
+        try:
+            found = self._openings[hours] = self.find_opening(None, *hours, self.now)
+        except ValueError as exc:
+            self.timers.set(("opening", *hours), self.now + _TROUBLED)
+            self.want(facts.Warn(f"Jobs with the window {window!r} wait, since it is not known when it opens: {exc}"))
+            return []
+        is_open = self.is_open(jobs[0])
+        change = found.closes if is_open else found.opens
+        if change is not None:
+            self.timers.set(("opening", *hours), max(change, self.now + 1.0))
+        return [job.jid for job in jobs] if is_open else []
 
     def ttl_of(self, job: Job) -> float:
         """Return for how many seconds a job is owed."""

@@ -1,6 +1,6 @@
 """
-Replays: how a job goes to a minion, and how the engine finds out what became of it. An entry takes what becomes known
-(core/delivery/known.py), policy.py decides, and this module alone carries that out. turns.py says when the next one begins.
+Replays: when the next one to a minion begins, how a job goes there, and how the engine finds out what became of it. An entry
+takes what becomes known (core/delivery/known.py), policy.py decides, and this module alone carries that out.
 
 It must never let a minion have two replays, keep one whose entry has ended, publish a job whose claim is not durable, or
 send a job before the minion has said that it does not run it. "I run nothing" covers all that was published before: until it
@@ -9,6 +9,7 @@ restarts, a minion ignores a jid that it has seen.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,18 +18,87 @@ from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
 from saltext.jobs.core.retry.policy import Again, Case, Decision, Go, cooldown, decide
-from saltext.jobs.core.retry.queue import Queue
-from saltext.jobs.core.retry.turns import Turns
+from saltext.jobs.core.retry.queue import Backlog, Queue
 from saltext.jobs.core.retry.waiting import DOUBTED, Gatherings, Outbox, Purpose
 
 #: What a minion waits for before a look: others that are owed the same job, others that have answered, or a set time.
 COMPANY, ANSWERED, LOOK = GATHERINGS = ("company", "answered", "look")
+#: Seconds for which a minion that has just started is left alone.
+SETTLE = 1.0
 #: If the store takes more than this many seconds for a claim, the job is not published, but looked up again.
 STALE = 10.0
 #: States in which a claimed start changes something.
 _OPEN = UNDER_WAY | {State.PENDING}
 #: The steps during an effect.
 _DURING = {facts.LookUp: LOOKS.values(), facts.Ask: (Step.ASKING,), facts.Publish: (Step.SENDING,)}
+
+
+class Turns:
+    """
+    Which minions are there, and when the next replay to each may begin. It must never let a newer job overtake an older one,
+    let forged signs of life delay a replay, or ping a minion to which nothing may be sent now. If ``paused``, none begins.
+    Sets the timers ``("minion", id)`` and ``("replay", id)``.
+    """
+
+    def __init__(self, queue: Queue, outbox: Outbox, paused: bool) -> None:
+        self._queue, self._outbox, self.paused = queue, outbox, paused
+        #: Seconds between a sign of life and the replay; up to as much again is added, different for each minion.
+        self.settle = SETTLE
+
+    def wake(self, minion: str, at: float) -> None:
+        """Begin the next replay to a minion at ``at``, or as soon after that as it may begin."""
+        backlog = self._queue.backlogs.get(minion)
+        if backlog is None or backlog.replay is not None or self.paused:
+            return
+        first = self.first(backlog)
+        if first is not None:
+            at = max(at, backlog.not_before, 0.0 if first.state in UNDER_WAY else first.next_at)
+            self._queue.timers.no_later(("minion", minion), at)
+
+    def first(self, backlog: Backlog) -> Entry | None:
+        """Return the entry that it may already have, else the one published first. A shut window holds up no other entry."""
+        return min(filter(self._may_go, backlog.entries.values()), key=self._turn, default=None)
+
+    def _may_go(self, entry: Entry) -> bool:
+        return entry.state in UNDER_WAY or (entry.state is State.PENDING and self.may_be_sent(entry))
+
+    def _turn(self, entry: Entry) -> tuple[bool, float, str]:
+        return entry.state not in UNDER_WAY, self._queue.jobs[entry.jid].published_at, entry.jid
+
+    def may_be_sent(self, entry: Entry) -> bool:
+        """Tell whether windows let an entry be sent: its window is open, or an operator wants it now."""
+        if entry.jid in self._queue.backlogs[entry.minion].at_any_time:
+            return True
+        return self._queue.is_open(self._queue.jobs[entry.jid])
+
+    # -- who is there -------------------------------------------------------------------------------------------------
+
+    def sign_of_life(self, minions: Iterable[str], started: bool = False) -> None:
+        """Minions are there: begin their next replays once they have settled."""
+        now, timers = self._queue.now, self._queue.timers
+        for minion in minions:
+            backlog = self._queue.backlogs.get(minion)
+            if backlog is None:
+                continue
+            backlog.seen = now
+            self._queue.awake[minion] = None
+            if started:
+                backlog.started = now
+                for entry in backlog.entries.values():
+                    entry.next_at = 0.0
+                    if entry.delivery is not None:
+                        entry.delivery.starts(now)
+            if backlog.replay is None:
+                # The jitter spreads a fleet that starts at once. It is the same each time for the same minion.
+                self.wake(minion, now + self.settle * (1.0 + zlib.crc32(minion.encode()) / 2**32))
+            elif started and backlog.replay.step in RESTING:
+                timers.set(("replay", minion), now + self.settle)
+
+    def ping(self, minions: Iterable[str]) -> None:
+        """Ping those of these minions to which a replay may begin now."""
+        backlogs = ((minion, self._queue.backlogs[minion]) for minion in minions if not self.paused)
+        there = (minion for minion, backlog in backlogs if backlog.replay is None and self.first(backlog))
+        self._outbox.line_up(Purpose.PING, minions=there)
 
 
 class Replays:

@@ -31,12 +31,11 @@ from saltext.jobs.core.metrics import Figures, of_bus, of_publisher
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.effects import Effects, Ports, answer_time
-from saltext.jobs.core.retry.entry import CURSOR, Entry, Job, Key, Kind, State
+from saltext.jobs.core.retry.entry import CURSOR, Entry, Job, Key, Kind, State, Watched
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.owing import VERBS
 from saltext.jobs.core.retry.reader import of_record, untold
 from saltext.jobs.core.retry.store import Changes, Cursor
-from saltext.jobs.core.retry.watched import Watched
 
 log = lines.logger(__name__)
 

@@ -6,7 +6,7 @@ kind        body
 =========== ==========================================================================================================
 ``JOB``     a job: ``published_at``, and the ``load`` without secrets
 ``ENTRY``   the entry of one minion and one job (core/retry/entry.py)
-``WATCHED`` what is known of a job besides its entries (core/retry/watched.py)
+``WATCHED`` what is known of a job besides its entries (there too)
 ``DONE``    the entry of one minion that has returned the job since it was queued, with its function; until the job is old
 ``CURSOR``  how far the log was read; written with the last of what was learned from it
 ``PAUSED``  replays are paused
@@ -36,9 +36,8 @@ from saltext.jobs.core.ledger import queue, stored
 from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.ledger.tables import QUEUE, Tables
-from saltext.jobs.core.retry.entry import ENDED, Entry, Job, Key, Kind, State
+from saltext.jobs.core.retry.entry import ENDED, Entry, Job, Key, Kind, State, Watched
 from saltext.jobs.core.retry.reader import job_of
-from saltext.jobs.core.retry.watched import Watched
 from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)

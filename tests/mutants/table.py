@@ -237,7 +237,7 @@ _TABLE = (
     ),
     (
         "a newer job overtakes an older one",
-        "core/retry/turns.py",
+        "core/retry/replay.py",
         "not in UNDER_WAY, self._queue.jobs[entry.jid].published_at,",
         "not in UNDER_WAY, -self._queue.jobs[entry.jid].published_at,",
         "tests/unit/retry/test_machine.py::test_jobs_are_replayed_oldest_first_one_at_a_time",

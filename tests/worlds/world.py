@@ -37,9 +37,9 @@ from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.effects import Ports
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, Kind
 from saltext.jobs.core.retry.reader import JobReader, job_of
+from saltext.jobs.core.retry.replay import SETTLE
 from saltext.jobs.core.retry.shell import MAINTENANCE, RetryShell
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.retry.turns import SETTLE
 from saltext.jobs.core.windows import next_opening
 from tests.virtual_loop import VirtualLoop
 from tests.worlds.site import Disk, MemoryTables
@@ -511,7 +511,7 @@ class World:
             return effects
 
         self.machine.step = recorded
-        self.machine.openings.find = self.find_opening
+        self.machine.queue.find_opening = self.find_opening
         self.shell.start()
         if not self._is_running:
             self.run(5.0, lambda: self.shell is None or self.shell.restored)

@@ -7,9 +7,8 @@ import time
 import pytest
 
 from saltext.jobs.core.ledger import queue
-from saltext.jobs.core.retry.entry import Key, Kind, State
+from saltext.jobs.core.retry.entry import Key, Kind, State, Watched
 from saltext.jobs.core.retry.store import RetryStore
-from saltext.jobs.core.retry.watched import Watched
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.sqlite.tables import SqliteTables
 from tests.functional.retry.records import JID, changes, queue_of, record_of, snapshot_of
