@@ -55,7 +55,8 @@ class Returns:
             raise JobCacheError(f"The log cannot be read: {exc}") from exc
         return [*self._cache.publishes(jid), *found]
 
-    def untold(self, jid: str) -> list[Published]:
-        """Return the publishes of a job if the log tells none of them. :raises JobCacheError: as ``of``."""
-        found = self.publishes(jid)
-        return found if all(row.origin == JOB_CACHE for row in found) else []
+    def untold(self, since: float) -> list[Published]:
+        """Return the publishes since a Unix time of jobs of which the log tells none, the oldest first. Raises as ``of``."""
+        found = [self.publishes(jid) for jid in self._cache.published_since(since)]
+        lacking = [rows for rows in found if all(row.origin == JOB_CACHE for row in rows)]
+        return sorted((row for rows in lacking for row in rows if row.at >= since), key=lambda row: row.at)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.ledger.tables import META, Tables
 
 _TIMES = f"SELECT name, at, {{now}} - at FROM {META} WHERE engine = ? AND name >= ? AND name < ?"
@@ -21,9 +20,9 @@ class Value(NamedTuple):
     age: float
 
 
-def keep(tables: Tables, engine: str, name: str, body: bytes | None, lease: Lease | None = None) -> None:
+def keep(tables: Tables, engine: str, name: str, body: bytes | None) -> None:
     """Keep a value; None removes it."""
-    META.write(tables, {(engine, name): None if body is None else (body,)}, lease)
+    META.write(tables, {(engine, name): None if body is None else (body,)})
 
 
 def get(tables: Tables, engine: str, name: str) -> bytes | None:

@@ -190,13 +190,7 @@ class Rows:
         body = rest[-1]
         return (*key, *rest[:-1], None if body is None else tables.seal.put(body, self.table, *key))
 
-    def write(
-        self,
-        tables: Tables,
-        changes: Mapping[Any, tuple[Any, ...] | None],
-        lease: Lease | None = None,
-        durable: bool = False,
-    ) -> None:
+    def write(self, tables: Tables, changes: Mapping[Any, tuple[Any, ...] | None]) -> None:
         """Store rows, and remove those that are None; all or none. ``changes``: what ``values`` takes, by key."""
 
         def work() -> None:
@@ -208,7 +202,7 @@ class Rows:
                 put = f"{self._insert} {', '.join([self._marks] * len(some))} {self._or_update}"
                 tables.run(put, list(itertools.chain.from_iterable(some)))
 
-        tables.together(work, lease, durable)
+        tables.together(work)
 
     def read(self, tables: Tables, where: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return rows: key, ``more``, and body, which is None if no master has written it."""

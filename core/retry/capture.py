@@ -182,7 +182,7 @@ class Capture:
             some = ", ".join(sorted(job.begun)[:5])
             begun = f"{len(job.begun)} minions have begun job {jid} and not returned it in its time to live: {some}"
             self._queue.want(facts.Warn(begun))
-        if job.is_noted and not is_over:
+        if (job.begun or job.settled or job.killed) and not is_over:
             self._timers.set(("job", jid), job.until)
         else:
             self._timers.cancel(("job", jid))

@@ -32,7 +32,7 @@ from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import PAUSED, Job, Key, Kind
+from saltext.jobs.core.retry.entry import Job, Key, Kind
 from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.reader import JobReader
@@ -110,15 +110,6 @@ class Effects:
             fact = facts.Failed(effect, _outcome(effect, exc), str(exc))
         if fact is not None:
             await self._learn(fact)
-
-    # -- the store ----------------------------------------------------------------------------------------------------
-
-    def save_all(self) -> None:
-        """Store again all that the machine knows."""
-        machine = self._machine
-        self._writer.put(Key(Kind.JOB, jid) for jid in machine.jobs)
-        self._writer.put(Key(Kind.ENTRY, entry.jid, entry.minion) for entry in machine.entries())
-        self._writer.put((PAUSED, *(Key(Kind.WATCHED, jid) for jid in machine.watched)))
 
     # -- the job cache ------------------------------------------------------------------------------------------------
 
@@ -254,10 +245,7 @@ FINDS: dict[type, tuple[str, Callable[[Effects, Any], Awaitable[facts.Fact | Non
     facts.Inquire: ("ask {count} minions which jobs they run", Effects._inquire),
     facts.Publish: ("replay job {jid} to {count} minions", Effects._publish),
     facts.Ping: ("ping {count} minions", Effects._ping),
-    facts.CheckKeys: (
-        "read the keys",
-        lambda its, effect: its._look(its._ports.reader.check_keys, effect.minions),
-    ),
+    facts.CheckKeys: ("read the keys", lambda its, effect: its._look(its._ports.reader.check_keys, effect.minions)),
 }
 
 

@@ -290,14 +290,6 @@ class Watched:
     claims: set[str] = field(default_factory=set)  # named minions of which an event says that they have begun it
     started: set[str] = field(default_factory=set)  # named minions that have started since it was opened
 
-    @property
-    def is_noted(self) -> bool:
-        return bool(self.begun or self.settled or self.killed)
-
-    def was_killed(self, minion: str, since: float) -> bool:
-        """Tell whether it was killed on a minion at or after a Unix time, that of a request."""
-        return minion in self.killed and since <= self.killed[minion][1]
-
     def closed(self) -> Watched:
         """Return what is to be remembered of it."""
         return Watched(self.until, self.begun, self.settled, self.killed)

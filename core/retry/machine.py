@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from saltext.jobs.core.delivery.known import Evidence
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Capture
-from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, State
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job
 from saltext.jobs.core.retry.owing import Owing
 from saltext.jobs.core.retry.policy import LONGEST_BACKOFF
 from saltext.jobs.core.retry.queue import Queue
@@ -135,11 +135,6 @@ class Retry:
         """Tell whether a minion's start matters now. It can be forged for any id, so others cost next to nothing."""
         self.capture.started(minion)
         return minion in self.backlogs
-
-    def receipt_awaited_since(self, minion: str, jid: str) -> float | None:
-        """Return when a job was published whose receipt has not come yet; None if none is awaited."""
-        entry = self.entry(minion, jid)
-        return entry.sent_at if entry is not None and entry.state is State.SENT else None
 
     # -- the main path ------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ It must never send anything: what an operator asks for goes through all looks an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from saltext.jobs.core.retry import facts
@@ -111,10 +112,11 @@ class Owing:
     def _was_killed(self, minion: str, jid: str, wanted_at: float) -> bool:
         """Tell whether a job was killed on a minion after an operator wanted it there; then its entry is cancelled."""
         job, entry = self._capture.jobs.get(jid), self._queue.entry(minion, jid)
-        if job is None or not job.was_killed(minion, wanted_at):
+        user, killed_at = ("", -math.inf) if job is None else job.killed.get(minion, ("", -math.inf))
+        if killed_at < wanted_at:
             return False
         if entry is not None and State.CANCELLED in TRANSITIONS[entry.state]:
-            self._replays.end(entry, State.CANCELLED, f"killed by {job.killed[minion][0]}")
+            self._replays.end(entry, State.CANCELLED, f"killed by {user}")
         return True
 
     def cancel(self, asked: facts.Requested) -> int:

@@ -16,7 +16,7 @@ from saltext.jobs.core.functions import NEVER_OWED
 from saltext.jobs.core.ledger.records import EVERY_JOB, JOB_CACHE, work_of
 from saltext.jobs.core.ledger.records import Published as Record
 from saltext.jobs.core.master.access import Access
-from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
+from saltext.jobs.core.master.job_cache import BATCH_MARK
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.retry.entry import Job
 from saltext.jobs.core.retry.facts import JobRead, KeysRead, Kill, LookedUp, Published
@@ -60,11 +60,7 @@ class JobReader:
         return JobRead(jid, job, published, missing & accepted, returned)
 
     def look_up(
-        self,
-        jid: str,
-        minions: tuple[str, ...],
-        load: Mapping[str, Any],
-        askers: Mapping[str, Identity] | None = None,
+        self, jid: str, minions: tuple[str, ...], load: Mapping[str, Any], askers: Mapping[str, Identity]
     ) -> LookedUp:
         """Return what became of a job. ``askers``: by minion, the user who asked for it by hand. :raises JobCacheError:"""
         returned = frozenset(self._returns.of(jid, minions))
@@ -72,7 +68,7 @@ class JobReader:
         barred = frozenset(minion for minion in minions if minion not in accepted)
         owed = [minion for minion in minions if minion not in returned and minion not in barred]
         try:
-            denied, unsure = self._access_to(owed, load, askers or {})
+            denied, unsure = self._access_to(owed, load, askers)
         except Exception as exc:  # an eauth module may raise anything
             raise JobCacheError(f"Who may publish job {jid} cannot be checked: {exc}") from exc
         return LookedUp(jid, minions, returned, barred, denied, unsure)
@@ -119,12 +115,6 @@ def of_record(record: Record) -> Iterable[Published | Kill]:
     if NEVER_OWED.issuperset(record.functions.split(",")) or (record.origin and not is_found):
         return ()
     return [Published(record.jid, record.at, record.minions)]
-
-
-def untold(cache: JobCache, returns: Returns, since: float) -> list[Record]:
-    """Return the publishes since a Unix time that the log lacks, the oldest first. Blocks. :raises JobCacheError:"""
-    rows = (row for jid in cache.published_since(since) for row in returns.untold(jid))
-    return sorted((row for row in rows if row.at >= since), key=lambda row: row.at)
 
 
 def is_same(row: Record, first: Record) -> bool:

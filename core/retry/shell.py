@@ -31,10 +31,10 @@ from saltext.jobs.core.metrics import Figures, of_bus, of_publisher
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.effects import Effects, Ports, answer_time
-from saltext.jobs.core.retry.entry import CURSOR, Entry, Job, Key, Kind, State, Watched
+from saltext.jobs.core.retry.entry import CURSOR, PAUSED, Entry, Job, Key, Kind, State, Watched
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.owing import VERBS
-from saltext.jobs.core.retry.reader import of_record, untold
+from saltext.jobs.core.retry.reader import of_record
 from saltext.jobs.core.retry.store import Changes, Cursor
 
 log = lines.logger(__name__)
@@ -217,9 +217,11 @@ class RetryShell:
 
     def _begun(self, minion: str, jid: str) -> None:
         """An event claims that a minion has begun a job."""
-        since = self.machine.receipt_awaited_since(minion, jid)
-        if since is not None:  # the first receipt of a replay
-            self._ports.questions.handed_on(self._ports.clock.now() - since)
+        entry = self.machine.entry(minion, jid)
+        if (
+            entry is not None and entry.state is State.SENT and entry.sent_at is not None
+        ):  # the first receipt of a replay
+            self._ports.questions.handed_on(self._ports.clock.now() - entry.sent_at)
         self.step(facts.Acknowledged(minion, jid))
 
     def on_gap(self) -> None:
@@ -338,7 +340,9 @@ class RetryShell:
         if name != self._stored_in:
             log.error("The retry queue has another database than before; what the engine knows is written into it")
             self._stored_in = name
-            self._effects.save_all()
+            self.writer.put((PAUSED, *(Key(Kind.ENTRY, entry.jid, entry.minion) for entry in self.machine.entries())))
+            self.writer.put(Key(Kind.JOB, jid) for jid in self.machine.jobs)
+            self.writer.put(Key(Kind.WATCHED, jid) for jid in self.machine.watched)
         if self._keep_jobs:
             old = self._ports.wall() - self._keep_jobs - 86400.0  # the jids may be in the time of another zone
             with contextlib.suppress(OSError):
@@ -352,7 +356,7 @@ class RetryShell:
         """Take publishes that the log lacks. If the engine ends before that is done, the next one does it."""
         self._searches.append(since)
         self.writer.when_durable(lambda: None)  # from now on the place in the log counts
-        found = await self._at_last(self._cache_worker, untold, self._ports.cache, self._ports.returns, since)
+        found = await self._at_last(self._cache_worker, self._ports.returns.untold, since)
         await self._proof.read_on()  # what the log has came first
         for record in found:
             self.logged(record)

@@ -104,7 +104,8 @@ _ASKED = "the minions are asked now, and get the jobs if they answer"
 #: What shows the answers that are a number of entries, by verb.
 ANSWERS = {
     "enqueue": _told(
-        f"queued: {_ASKED}", "Nothing is queued anew: each minion has returned the job, or is owed it already."
+        f"queued: {_ASKED}",
+        "Nothing is queued anew: each minion has returned the job or is owed it already, or its queue is full.",
     ),
     "replay": _told(f"waiting: {_ASKED}"),
     "retry": _told("tried again at the next sign of life; salt-run job_retry.replay MINION does it now"),

@@ -102,7 +102,7 @@ def test_a_minion_without_an_accepted_key_is_left_to_others(opts, job_cache):
     reader = reader_of(opts)
     publish(job_cache, ["a", "b", "c"])
     assert reader.read(JID).missing == {"a"}
-    assert reader.look_up(JID, ("a", "b"), load_of()).barred == frozenset({"b"})
+    assert reader.look_up(JID, ("a", "b"), load_of(), {}).barred == frozenset({"b"})
     assert reader.check_keys(("a", "b", "c")).gone == {"c"}
 
 
