@@ -113,15 +113,22 @@ class Capture:
     def due(self, jid: str) -> None:
         """Read a job at its deadline, or when the note about it ends: it may be owed for longer than the note says."""
         job = self.open[jid] = self.jobs.setdefault(jid, Watched())
-        job.stage = Stage.READING
+        job.stage, job.reads = Stage.READING, job.reads + 1
         self._queue.want(facts.Read(jid))
+
+    def _was_read(self, jid: str) -> bool:
+        """Note the end of a read. Tell whether it counts: not if the job was published since it began."""
+        if (job := self.open.get(jid)) is None:
+            return False
+        job.reads -= 1
+        return job.stage is Stage.READING and not job.reads
 
     def read(self, fact: facts.JobRead) -> None:
         """Go on with what the log has of a job."""
         jid, now, read = fact.jid, self._queue.now, fact.job
-        job = self.open.get(jid)
-        if job is None or job.stage is not Stage.READING:
+        if not self._was_read(jid):
             return
+        job = self.open[jid]
         self._strike(jid, fact.returned)
         if read is None or not self._wants(read) or now >= self._queue.end_of_job(read):
             self._close(jid)
@@ -165,9 +172,8 @@ class Capture:
 
     def unreadable(self, fact: facts.Failed) -> None:
         """A job could not be read: try again later."""
-        jid = fact.effect.jid
-        if jid in self.open and self.open[jid].stage is Stage.READING:
-            self._later(jid, self._queue.now + AGAIN)
+        if self._was_read(fact.effect.jid):
+            self._later(fact.effect.jid, self._queue.now + AGAIN)
 
     def _later(self, jid: str, at: float) -> None:
         self.open[jid].stage = Stage.WAITING

@@ -284,6 +284,7 @@ class Watched:
     at: float = -math.inf  # its newest publish; minus infinity if there was none since it was closed
     named: set[str] = field(default_factory=set)  # minions that it was published to
     stage: Stage | None = None  # None: closed
+    reads: int = 0  # that are under way
     asking: frozenset[str] = frozenset()  # minions that are to be asked, or were asked last
     survey: int = 0  # the number of the survey that it takes part in
     answers: dict[str, bool | None] = field(default_factory=dict)  # who was asked, and runs it; None: did not answer

@@ -295,6 +295,11 @@ class Reader(JobReader):
         super().__init__(OPTS, world.returns_from(JobCache(world)), access=world)
         self._world = world
 
+    async def read(self, jid):
+        found = super().read(jid)
+        await self._world.life.wait(self._world.stall)
+        return found
+
     def keys(self):
         names = frozenset(self._world.minions) - self._world.keyless
         return names - self._world.barred, names
@@ -390,6 +395,7 @@ class World:
         self.unmatched = set()  # (minion, jid) whose target does not match the minion
         self.cache_up = self.store_up = self.windows_known = True
         self.log_up = True  # if False, what the log has of a job cannot be looked up
+        self.stall = 0.0  # seconds for which whoever has read a job stands still
         # What has happened.
         self.killed = set()  # (minion, jid) whose process was killed
         self.signalled = collections.defaultdict(set)  # (minion, jid) -> an engine's kills that reached its process

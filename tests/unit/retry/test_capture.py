@@ -84,6 +84,17 @@ def test_a_kill_holds_although_the_log_was_lost_that_tells_to_whom_the_job_was_p
     assert (world.runs["b", "j1"], world.state("b", "j1")) == (1, State.CANCELLED)
 
 
+def test_what_is_published_while_the_job_is_read_for_long_is_not_missed():
+    world = World(minions=("a", "b"))
+    world.stop("b")
+    world.publish("j1", targets=("a",))
+    world.stall = PATIENCE + 2
+    world.run(PATIENCE + 1)
+    world.publish("j1", targets=("b",))
+    world.run(60)
+    assert world.state("b", "j1") is State.PENDING
+
+
 # -- time -------------------------------------------------------------------------------------------------------------
 
 

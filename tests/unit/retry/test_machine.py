@@ -9,6 +9,7 @@ import pytest
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Limits, State
+from saltext.jobs.core.retry.shell import figures
 from tests.worlds.world import ANSWERS, PATIENCE, START, World, forty_with_a_job_each
 
 
@@ -230,6 +231,15 @@ def test_a_job_that_has_begun_expires_if_the_key_of_its_minion_is_accepted_no_mo
     world.run(900)
     assert world.state("b", "j1") is State.EXPIRED
     assert world.publishes - before < 15
+
+
+def test_owed_jobs_are_counted_with_their_age():
+    world = away()
+    (entry,) = world.machine.entries()
+    found = figures([entry], {"sent": 3}, False, world.now)
+    assert (found["retry_entries"]["pending"], found["retry_transitions_total"]["sent"]) == (1, 3)
+    assert found["retry_oldest_pending_seconds"] == world.now - entry.queued
+    assert found["retry_next_expiry_seconds"] == entry.expires_at - world.now
 
 
 def test_minions_that_could_not_be_pinged_are_pinged_again():
