@@ -1,5 +1,5 @@
 """
-Keeps everything of Salt's ``cache:`` in one table of a PostgreSQL server: jobs, minion data, the mine, tokens.
+Keeps everything of Salt's ``cache:`` in one table of a PostgreSQL server: jobs, minion data, the mine; but not tokens.
 
 .. code-block:: yaml
 
@@ -24,6 +24,7 @@ from typing import Any
 from saltext.jobs.core.compat import loader_opts as __opts__
 from saltext.jobs.core.ledger.driver import functions as _functions
 from saltext.jobs.core.ledger.tables import Tables
+from saltext.jobs.core.sqlite.tables import SqliteTables
 
 try:
     from saltext.jobs.core.postgresql import tables
@@ -45,8 +46,9 @@ def init_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _tables(_cachedir: str | None) -> Tables:
-    return tables.PostgresqlTables(__opts__)
+def _tables(_cachedir: str | None, bank: str) -> Tables:
+    # Salt 3008 keeps tokens here. Whoever reads or writes one is its user, which the database's password must not make.
+    return SqliteTables(__opts__) if bank == "tokens" else tables.PostgresqlTables(__opts__)
 
 
 globals().update(_functions(__name__, __virtualname__, _tables))

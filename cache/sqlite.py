@@ -42,7 +42,7 @@ def _cachedir(given: str | None) -> str:
     return given or __opts__.get("cachedir") or salt.syspaths.CACHE_DIR
 
 
-def _tables(cachedir: str | None) -> Tables:
+def _tables(cachedir: str | None, _bank: str) -> Tables:
     return tables.SqliteTables(__opts__, tables.CACHE, _cachedir(cachedir))
 
 

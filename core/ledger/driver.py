@@ -16,15 +16,15 @@ def _all(tables: Tables, bank: str) -> dict[str, Any]:
     return {key: stored.loads(value) for key, value in values.items(tables, bank)}
 
 
-def functions(module: str, driver: str, tables_of: Callable[[str | None], Tables]) -> dict[str, Callable[..., Any]]:
+def functions(module: str, driver: str, tables_of: Callable[..., Tables]) -> dict[str, Callable[..., Any]]:
     """
     Return the functions of a driver, by name. ``module``: that of the driver, since Salt's loader takes no functions of
-    others. ``tables_of`` returns the tables, for the ``cachedir`` that Salt passes on from ``init_kwargs``.
+    others. ``tables_of`` takes the ``cachedir`` that Salt passes on from ``init_kwargs``, and a bank, and returns its tables.
     """
 
     def do(what: str, call: Callable[..., Any], cachedir: str | None, bank: str, *args: Any) -> Any:
         try:
-            return call(tables_of(cachedir), bank, *args)
+            return call(tables_of(cachedir, bank), bank, *args)
         except (JobsError, OSError, ValueError, TypeError, OverflowError) as exc:
             key = args[0] if args else None
             raise SaltCacheError(

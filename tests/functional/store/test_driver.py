@@ -111,18 +111,18 @@ def test_a_value_that_cannot_be_stored_is_an_error_and_the_old_value_stays(cache
 @pytest.mark.skipif(salt.version.__saltstack_version__.major < 3008, reason="came with Salt 3008")
 def test_an_expired_value_is_not_there(cache, banks):
     for name, seconds in {"short": 1, "long": 1000, "ever": None}.items():
-        cache.store("tokens", name, {"token": name}, expires=seconds)
-    assert cache.list_all("tokens", include_data=True) == {name: {"token": name} for name in ("ever", "long", "short")}
-    wait_for(lambda: not cache.contains("tokens", "short"), what="the token has expired")
-    assert cache.fetch("tokens", "short") == {} and cache.updated("tokens", "short") is None
-    assert sorted(cache.list("tokens")) == sorted(cache.list_all("tokens")) == ["ever", "long"]
-    assert banks.store_new("tokens", "short", "again") is True, "its place is free"
-    cache.store("tokens", "short", 1, expires=0.001)
-    wait_for(lambda: not cache.contains("tokens", "short"), what="it has expired again")
-    cache.clean_expired("tokens")
-    cache.store("tokens", "long", "for ever")
-    assert banks.store_new("tokens", "long", 1) is False
-    assert sorted(cache.list("tokens")) == ["ever", "long"]
+        cache.store("bank", name, {"name": name}, expires=seconds)
+    assert cache.list_all("bank", include_data=True) == {name: {"name": name} for name in ("ever", "long", "short")}
+    wait_for(lambda: not cache.contains("bank", "short"), what="it has expired")
+    assert cache.fetch("bank", "short") == {} and cache.updated("bank", "short") is None
+    assert sorted(cache.list("bank")) == sorted(cache.list_all("bank")) == ["ever", "long"]
+    assert banks.store_new("bank", "short", "again") is True, "its place is free"
+    cache.store("bank", "short", 1, expires=0.001)
+    wait_for(lambda: not cache.contains("bank", "short"), what="it has expired again")
+    cache.clean_expired("bank")
+    cache.store("bank", "long", "for ever")
+    assert banks.store_new("bank", "long", 1) is False
+    assert sorted(cache.list("bank")) == ["ever", "long"]
 
 
 def test_an_option_that_is_not_accepted_is_named(opts):

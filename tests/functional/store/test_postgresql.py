@@ -77,6 +77,13 @@ def test_a_key_that_the_server_cannot_hold_is_refused_for_good(opts, cache):
     assert cache.list("bank") == ["key"]
 
 
+def test_a_token_is_on_the_disk_of_its_master_and_one_in_the_database_is_none(opts, cache, asked):
+    cache.store("tokens", "own", {"name": "anna"})
+    banks_of(opts).store("tokens", "forged", {"name": "boss"})
+    assert (cache.list("tokens"), cache.fetch("tokens", "forged")) == (["own"], {})
+    assert asked(f"SELECT key FROM {VALUES}") == [("forged",)]
+
+
 class TestTheServerAndItsTables:
     def test_a_table_of_another_format_is_left_alone(self, opts, cache, asked):
         cache.store("bank", "key", 1)
