@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import salt.utils.jid
 import salt.utils.job
-import salt.utils.minions
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import compat, lines, users
@@ -215,8 +214,10 @@ def save_load(jid: Any, clear_load: Any, minions: Iterable[Any] | None = None, r
     else:
         with contextlib.suppress(Outage) if _is_of_a_command(clear_load) else contextlib.nullcontext():
             if not records.is_published(store, key):
-                kept, minions = without_secrets(clear_load), _reported_minions(clear_load)
-                store.together(lambda: records.report(store, key, kept, minions))
+                # Its target is never matched: any minion may have sent it, and names the whole fleet at no cost.
+                kept, listed = without_secrets(clear_load), clear_load.get("Minions")
+                named = listed if isinstance(listed, (list, tuple)) else ()
+                store.together(lambda: records.report(store, key, kept, named))
 
 
 def _is_of_a_command(load: Mapping[str, Any]) -> bool:
@@ -304,25 +305,6 @@ def _is_limited(load: Mapping[str, Any], who: users.Identity | None) -> bool:
     if user.startswith("sudo_"):
         return bool(__opts__.get("sudo_acl"))
     return user not in ("", "root", __opts__.get("user"))
-
-
-def _reported_minions(load: Mapping[str, Any]) -> list[Any]:
-    """Return the minions of a load that did not come from publish, as far as this master can know."""
-    if isinstance(load.get("Minions"), (list, tuple)):
-        return list(load["Minions"])
-    # salt-ssh targets its roster, which is not among the accepted keys
-    if not load.get("tgt") or ("argv" in __opts__ and "tgt" in __opts__):
-        return []
-    try:
-        found = salt.utils.minions.CkMinions(compat.plain_opts(__opts__)).check_minions(
-            load["tgt"], load.get("tgt_type", "glob")
-        )
-        return list(found["minions"])
-    except Exception as exc:
-        store_of(__opts__).quiet.warning(
-            "target", "Cannot find out which minions the target %.200r matches: %s", load["tgt"], exc
-        )
-        return []
 
 
 def save_minions(jid: Any, minions: Iterable[Any] | None, syndic_id: Any = None) -> None:

@@ -199,7 +199,7 @@ def is_published(store: Store, key: str) -> bool:
 
 
 def report(store: Store, key: str, load: Mapping[str, Any], minions: Iterable[Any]) -> None:
-    """Store a load from a return, a syndic, salt-ssh or a runner, if the job has none, with the minions known here."""
+    """Store a load from a return, a syndic, salt-ssh or a runner, if the job has none, with the minions that it lists."""
     usable = store.plain_minions(key, minions)
     with store.lock(key):
         job = Kept(store, key)

@@ -79,8 +79,10 @@ def test_no_load_says_itself_who_has_published_it(master):
     assert WHO not in call(master, "get_load", JID)
 
 
-def test_a_return_without_a_publish_makes_the_job_known(master, opts):
-    give_back(master, opts, out="highstate")
+def test_a_return_without_a_publish_makes_the_job_known_on_its_own_minion(master, opts, tmp_path):
+    (tmp_path / "minions").mkdir()
+    (tmp_path / "minions" / "web2").write_text("a key")
+    give_back(master, opts, out="highstate", tgt="*", tgt_type="glob")
     job = call(master, "get_jids")[JID]
     assert (job["Function"], job["Arguments"]) == ("test.arg", ["x"])
     assert call(master, "get_load", JID)["Minions"] == ["web1"]
