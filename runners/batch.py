@@ -610,18 +610,27 @@ def _asked(verb: str, tgt: object, fun: object, args: tuple[object, ...], option
 
 def _before(jid: str, who: caller.Caller) -> starting.Before:
     from saltext.jobs.core.batch import starting
+    from saltext.jobs.core.engine.returns import Returns
     from saltext.jobs.core.master.job_cache import JobCache
     from saltext.jobs.core.master.jobs import minions_of
+    from saltext.jobs.core.site import site_of
 
     batch, rights = _catalog().ours(jid), _rights(who)
     if batch is not None:
         rights.permit_batch(batch.spec)
         return starting.of_batch(batch.spec)
     rights.require_allowed_peer()
-    load = JobCache(__opts__).load(jid)
+    cache = JobCache(__opts__)
+    if cache.keeps_first_load:  # it also shows loads that minions have brought: none of these is ever published
+        published = [row for row in Returns(site_of(__opts__), cache).publishes(jid) if row.load]
+        minions = {minion for row in published for minion in row.minions}
+        load = published[0].loaded() if published else {}
+    else:
+        load = cache.load(jid, to_publish=True)
+        minions = set(minions_of(load))
     if not load:
-        raise Refused(f"like is {jid}, which is neither a batch nor a job in the job cache")
-    rights.permit(load, minions_of(load), f"all minions of job {jid}")  # its arguments may be secret
+        raise Refused(f"like is {jid}, which is neither a batch nor a job that this master has published")
+    rights.permit(load, minions, f"all minions of job {jid}")  # its arguments may be secret
     return starting.of_job(jid, load)
 
 

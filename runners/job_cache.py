@@ -145,7 +145,8 @@ def search(
     Returns ``{"jobs": [...], "next"}``. Each job has ``JID``, ``Function``, ``Arguments``, ``Target``, ``Target-type``,
     ``User``, ``StartTime`` and ``Metadata``, as ``jobs.list_jobs`` shows them, and the counts ``Minions`` (0 if the minions
     of the job are not known), ``Returned``, ``Failed`` and ``Missing``. ``next`` is None if there are no more jobs. A user
-    without the right to ``jobs.list_job`` sees arguments and metadata of their own jobs only.
+    without the right to ``jobs.list_job`` sees arguments and metadata of their own jobs only, and finds only these by
+    metadata.
 
     CLI Example:
 

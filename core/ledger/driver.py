@@ -19,7 +19,7 @@ def _all(tables: Tables, bank: str) -> dict[str, Any]:
 def functions(module: str, driver: str, tables_of: Callable[..., Tables]) -> dict[str, Callable[..., Any]]:
     """
     Return the functions of a driver, by name. ``module``: that of the driver, since Salt's loader takes no functions of
-    others. ``tables_of`` takes the ``cachedir`` that Salt passes on from ``init_kwargs``, and a bank, and returns its tables.
+    others. ``tables_of`` takes the ``cachedir`` that Salt passes on from ``init_kwargs``, and a bank; it returns tables.
     """
 
     def do(what: str, call: Callable[..., Any], cachedir: str | None, bank: str, *args: Any) -> Any:

@@ -127,7 +127,7 @@ def search(store: Store, query: Query, sees: Sees = lambda load: True) -> dict[s
     while some := list(itertools.islice(found, most)):
         tallies = store.driver.tallies(some, named)
         for key, load in loads(store, [key for key in some if key not in tallies or query.is_met_by(tallies[key])]):
-            if not query.fits(load):
+            if not query.fits(load) or (query.metadata and not sees(load)):  # else guesses would find hidden metadata
                 continue
             tally = tallies.get(key) or count_all(store, key, named)
             if not query.is_met_by(tally):

@@ -130,7 +130,7 @@ def test_the_arguments_of_a_job_are_shown_to_its_own_user_and_to_those_who_may_l
     queue_of(opts).write(changes({JID: snapshot}, {("web1", JID): record_of("web1", JID)}))
     calls = [
         ("job_cache.search", (), {"kind": "jobs"}),
-        ("job_cache.search", (), {"kind": "all"}),
+        ("job_cache.search", (), {"metadata": {"ticket": SECRET}}),
         ("job_cache.minions", (), {"fun": "cmd.run"}),
         ("job_retry.show", ("web1", JID), {}),
     ]
@@ -138,6 +138,7 @@ def test_the_arguments_of_a_job_are_shown_to_its_own_user_and_to_those_who_may_l
         answers = ask_each(opts, limits, calls)
         assert [answered for answered, _ in answers] == [True] * len(calls), answers
         assert [SECRET in str(told) for _, told in answers] == [sees] * len(calls), answers
+        assert bool(answers[1][1]["jobs"]) is sees, "a guess at what is hidden finds nothing"
         assert HIDDEN not in str(answers)
     for function, args, kwargs in calls:
         told = str(salt.loader.runner(opts)[function](*args, **kwargs))
@@ -193,14 +194,18 @@ def test_minions_are_asked_what_they_run_only_for_users_who_may_ask_all_of_them(
 @pytest.mark.parametrize("made", [a_batch, a_job])
 def test_a_user_who_may_publish_the_job_may_start_a_batch_like_it(opts, made):
     made(opts)
-    answered, told = ask(opts, user(EVERYTHING), "batch.preview", like=JID, tgt="web1")
-    assert answered, told
-    assert (told["fun"], told["minions"]) == ("cmd.run", ["web1"])
-    assert told["sentence"] == "1 minion: all at once; goes on whatever fails; absent ones are left out"
-    assert (
-        ask(opts, user(EVERYTHING), "batch.start", like=JID, tgt="web1", preview=True)[1]["sentence"]
-        == told["sentence"]
-    )
+    given = {"like": JID, "tgt": "web1"}
+    calls = [("batch.preview", (), given), ("batch.start", (), {**given, "preview": True})]
+    for answered, told in ask_each(opts, user(EVERYTHING), calls):
+        assert answered and (told["fun"], told["minions"]) == ("cmd.run", ["web1"]), told
+        assert told["sentence"] == "1 minion: all at once; goes on whatever fails; absent ones are left out"
+
+
+def test_a_job_that_a_minion_has_brought_is_repeated_for_nobody(opts):
+    load = {"jid": JID, "fun": "cmd.run", "arg": ["evil"], "tgt": "*", "tgt_type": "glob", "user": "root"}
+    salt.loader.returners(opts, {})["salt_cache.save_load"](JID, load)
+    with pytest.raises(Refused, match="neither a batch nor a job that this master has published"):
+        salt.loader.runner(opts)["batch.preview"](like=JID)
 
 
 def test_a_minion_sends_no_notice_and_a_user_of_the_runner_may(opts):
