@@ -108,7 +108,7 @@ def test_a_request_in_plain_bytes_is_refused(opts, sql, refused):
 def test_a_batch_of_someone_without_the_masters_key_is_no_batch(opts, stranger, refused):
     batches.Batches(stranger).write([change_of(Bench("a", jid=JID).batch)])
     with pytest.raises(StateError, match="not sealed"):
-        BatchStore(opts).load(JID)
+        BatchStore(opts).read(JID)
     assert refused() == 1
 
 
@@ -124,10 +124,10 @@ def test_a_batch_of_someone_without_the_masters_key_is_no_batch(opts, stranger, 
 def test_a_row_of_a_batch_is_believed_at_its_place_only(opts, sql, forgery):
     store = BatchStore(opts)
     Bench("ab", "2", jid=JID).keep(store)
-    assert len(store.load(JID).flights) == 2
+    assert len(store.read(JID).flights) == 2
     sql(forgery)
     with pytest.raises(StateError, match="not sealed"):
-        store.load(JID)
+        store.read(JID)
 
 
 def test_what_someone_without_the_masters_key_owes_a_minion_is_not_owed(opts, stranger, sql, refused):
