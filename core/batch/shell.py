@@ -53,7 +53,6 @@ class BatchShell:
         ports.questions.proof = self._proof
         self._turns = Turns(ports, self._perform)
         self.service = ports.service
-        self._stored_in = ""  # the name of the database
         self._timer: Any = None  # of the next maintenance, or of the next try to begin
         self._tally = Tally()
 
@@ -268,7 +267,7 @@ class BatchShell:
     def _adopt_all(self) -> bool:
         """Take in the batches that are on the disk: all, or none if one cannot be read now."""
         found, store = [], self._ports.store
-        self._stored_in = store.name()
+        store.database = store.name()
         for jid in store.jids(Kind.OPEN):
             try:
                 found.append(store.read(jid))
@@ -282,11 +281,11 @@ class BatchShell:
 
     def _look_at_store(self) -> None:
         """If another database is there than before (a damaged one was replaced), write all batches into it."""
-        name = self._ports.store.name()
-        if name == self._stored_in:
+        store, name = self._ports.store, self._ports.store.name()
+        if name == store.database:
             return
         log.error("The batches have another database than before; what the engine knows is written into it")
-        self._stored_in = name
+        store.database = name
         for live in self.live.values():
             live.batch.touched.update(live.batch.members)
             self._turns.took(live, ())

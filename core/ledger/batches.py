@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from saltext.jobs.core.disk.lease import Lease
-from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.errors import SiteAway, StateError
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.ledger.tables import BATCHES, PARTS, Tables
 
@@ -52,10 +52,15 @@ _OLD = f"SELECT jid FROM {BATCHES} WHERE kind = ? AND at < ?"
 
 
 class Batches:
-    """Methods block, and raise OSError when the database cannot be used now. ``lease``: None for one that only reads."""
+    """
+    Methods block, and raise OSError when the database cannot be used now. ``lease``: None for one that only reads.
+
+    ``database``: the name of the one that has the rows, if it is known. Nothing is written into another one, since that
+    would have a part of a batch only: minions without a row count as not sent to.
+    """
 
     def __init__(self, tables: Tables, lease: Lease | None = None) -> None:
-        self._tables, self._lease = tables, lease
+        self._tables, self._lease, self.database = tables, lease, ""
 
     def write(
         self, changes: Iterable[Change], durable: bool = True, answers: Mapping[str, bytes] = MappingProxyType({})
@@ -64,6 +69,8 @@ class Batches:
         tables = self._tables
 
         def work() -> None:
+            if self.database and self.database != tables.name():
+                raise SiteAway(f"{tables.place} is another database than before")
             for jid, kind, spec, body, parts, asks in changes:
                 row = kind.value, tables.seal.put(body, BATCHES.table, jid), jid
                 if tables.changed(_UPDATE, row) < 1:
