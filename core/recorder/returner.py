@@ -61,7 +61,7 @@ class ReturnerModule:
         """Hand one return to the returner. :raises Exception: anything that it raises, or has caught and logged."""
         if self.name == _RAWFILE:  # it would leave an unfinished line
             json.dumps(ret, ensure_ascii=False).encode()
-        self._store("returner", dict(ret))
+        self._call("returner", dict(ret))
 
     def store_load(self, jid: str, load: Mapping[str, Any]) -> None:
         """
@@ -70,7 +70,7 @@ class ReturnerModule:
         """
         self._modules()  # raises if there is no such returner
         if self.has("save_load"):
-            self._store("save_load", jid, dict(load))
+            self._call("save_load", jid, dict(load))
 
     def store_many(self, records: Sequence[Mapping[str, Any]]) -> dict[int, str]:
         """
@@ -80,7 +80,7 @@ class ReturnerModule:
         :return: ``{position: reason}`` of those that it cannot store; all others are stored.
         :raises Exception: when none is stored, or that is unknown. Then all may be passed again, also stored ones.
         """
-        return dict(self._store("store_many", list(records)))
+        return dict(self._call("store_many", list(records)))
 
     def has(self, function: str) -> bool:
         """Tell whether there is such a returner, and it has a function."""
@@ -93,10 +93,11 @@ class ReturnerModule:
         return self._has[function]
 
     def returns(self, jid: str) -> dict[str, Any]:
-        found = self._function("get_jid")(jid)
+        """Return what the returner has of a job: ``{minion: …}``. Raises as ``store_return``."""
+        found = self._call("get_jid", jid)
         return dict(found) if isinstance(found, Mapping) else {}
 
-    def _store(self, function: str, *args: Any) -> Any:
+    def _call(self, function: str, *args: Any) -> Any:
         call = self._function(function)
         with _heard(logging.getLogger(call.__module__)) as complaints:
             found = call(*args)

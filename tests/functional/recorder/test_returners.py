@@ -82,14 +82,15 @@ def test_a_value_that_postgresql_cannot_store_blames_the_record(pgjsonb, poison)
     assert failure_of(raised.value).is_fault
 
 
-def test_a_missing_table_blames_no_record(pgjsonb, postgresql):
+@pytest.mark.parametrize("use", [lambda of: of.store_return(a_return()), lambda of: of.returns(JID)])
+def test_a_missing_table_blames_no_record_and_leaves_no_traceback(pgjsonb, postgresql, use, caplog):
     postgresql.execute("ALTER TABLE salt_returns RENAME TO elsewhere")
     try:
         with pytest.raises(CAUGHT) as raised:
-            pgjsonb.store_return(a_return())
+            use(pgjsonb)
     finally:
         postgresql.execute("ALTER TABLE elsewhere RENAME TO salt_returns")
-    assert not failure_of(raised.value).is_fault
+    assert not failure_of(raised.value).is_fault and not caplog.text
 
 
 def test_an_error_is_heard_whatever_the_log_level(pgjsonb, postgresql):
