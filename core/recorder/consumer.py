@@ -92,11 +92,13 @@ class Consumer:
     def stats(self, now: float) -> dict[str, Any]:
         """Return the row of ``job_recorder.stats`` about this recipient. ``now``: Unix time."""
         at_hand, counts = list(self._pipeline.waiting.values()), self._counts
+        since = self._reading.gap_since if self._reading is not None else None
+        oldest = min([now if since is None else since, *(item.at for item in at_hand)])
         waiting = sum(item.place is not None for item in at_hand) + counts.fresh + counts.parked
         return {
             "delivered": self.delivered,
             "queued": max(len(at_hand), waiting) + self._later,
-            "lag": round(max(0.0, now - min((item.at for item in at_hand), default=now)), 3),
+            "lag": round(max(0.0, now - oldest), 3),
             "dropped": self.lost,
             "refused": counts.parked,
             "set_aside": counts.dead,
@@ -117,18 +119,20 @@ class Consumer:
     # -- in the Worker's thread ---------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        self._keep()
-        if self._reading is not None:
-            found, lost = self._reading.take(self._pipeline.room)
-            self.lost += lost
-            for item in found:
-                self._pipeline.take(item)
-        self._take_rows()
-        had = len(self._pipeline.waiting)
-        self._round(self._pipeline.round(self._clock.now()))
-        self._gets_on = len(self._pipeline.waiting) < had
-        self._keep()
-        self._count()
+        try:
+            self._keep()
+            if self._reading is not None:
+                found, lost = self._reading.take(self._pipeline.room)
+                self.lost += lost
+                for item in found:
+                    self._pipeline.take(item)
+            self._take_rows()
+            had = len(self._pipeline.waiting)
+            self._round(self._pipeline.round(self._clock.now()))
+            self._gets_on = len(self._pipeline.waiting) < had
+            self._keep()
+        finally:
+            self._count()
         self.looks += 1
 
     def _take_rows(self) -> None:
@@ -171,6 +175,7 @@ class Consumer:
                 self.delivered += len(parcels[item.key])
                 self._done(item.key)
                 if not self._recipient.knows:
+                    self._owe_earlier(item.place)
                     self._keep()
         for item in self._pipeline.settle(attempts, self._clock.now()):
             self._refused(item)
@@ -183,6 +188,14 @@ class Consumer:
         if self._pipeline.waiting.pop(key).place is None:
             self._changes[key] = None
 
+    def _owe_earlier(self, place: int | None) -> None:
+        """Have the outbox take over what waits before a place, so that what came after it does not come again."""
+        for item in self._pipeline.waiting.values():
+            if item.place is not None:
+                if place is None or item.place > place:
+                    return
+                self._changes[item.key], item.place = Row(item.key, item.at), None
+
     def _refused(self, item: Item) -> None:
         why = item.why.encode("utf-8", "replace").decode().replace("\0", "")  # else PostgreSQL refuses it
         due = item.due if self._counts.parked < PARKED else None
@@ -191,7 +204,7 @@ class Consumer:
                 "refused", "%s refused a record %d times; it is set aside: %s", self.name, item.tries, why
             )
         self._changes[item.key] = Row(item.key, item.at, item.tries, due, why, item.body)
-        is_new = due is not None and item.place is not None
+        is_new = due is not None and item.tries == 1
         self._counts = self._counts._replace(parked=self._counts.parked + is_new)
 
     def _keep(self) -> None:

@@ -60,12 +60,8 @@ def test_a_return_is_recorded_as_the_job_cache_has_it_after_its_load(stage, jid)
     ((of, load),) = stage.returner.loads
     assert (of, load["kwargs"], "Minions" in load) == (jid, {"metadata": {"ticket": 7}}, False)
     (ret,) = stage.returner.taken
-    assert (ret["fun"], ret["fun_args"], ret["return"], ret["retcode"]) == (
-        "cmd.run",
-        ["ls"],
-        {"a": [1, "é", b"\xff", None]},
-        2,
-    )
+    found = ret["fun"], ret["fun_args"], ret["return"], ret["retcode"]
+    assert found == ("cmd.run", ["ls"], {"a": [1, "é", b"\xff", None]}, 2)
     assert "s3cret" not in f"{load} {ret}" and "ret_config" not in ret
 
 
@@ -113,23 +109,14 @@ def test_a_job_that_nobody_has_published_is_recorded_with_its_load(stage, jid):
 
 
 @pytest.mark.parametrize("cache", ["sqlite", "localfs"])
-def test_what_came_while_no_engine_ran_is_recorded_by_the_next_one(make, jid, cache):
+def test_what_a_returner_has_not_got_goes_out_after_a_restart(make, jid, cache):
     stage = make(opts={"cache": cache})
-    stage.close()
-    stage.job_cache.publish(jid)
-    stage.job_cache.give_back(jid, "m1")
-    stage = make(opts={"cache": cache})
-    stage.settle()
-    assert stage.returns == [(jid, "m1", "x")]
-
-
-def test_what_a_returner_has_not_got_goes_out_after_a_restart(make, jid):
-    stage = make()
     stage.returner.is_down = True
     stage.job_cache.publish(jid)
-    stage.job_cache.give_back(jid, "m1")
     stage.settle()
-    stage = make()
+    stage.close()
+    stage.job_cache.give_back(jid, "m1")
+    stage = make(opts={"cache": cache})
     stage.returner.is_down = False
     assert stage.until(lambda: stage.returns == [(jid, "m1", "x")] and stage.returner.loads, seconds=5)
 
@@ -185,16 +172,21 @@ def test_a_return_that_the_job_cache_has_no_more_is_counted_and_the_others_are_r
         assert stage.until(lambda: "are lost" in caplog.text)
 
 
-def test_a_return_that_reaches_the_job_cache_seconds_after_the_log_is_recorded(make, jid, monkeypatch):
-    stage = make(opts={"cache": "localfs"})
+def test_a_return_that_reaches_the_job_cache_seconds_after_the_log_is_recorded_and_doubles_no_other(
+    make, jid, monkeypatch
+):
+    stage = make(opts={"cache": "localfs"}, returner=Returner(can_be_asked=False))
     stage.job_cache.publish(jid)
     store_of(stage.opts).log.append(return_of(jid, "m1", {"fun": "cmd.run"}))
+    stage.job_cache.give_back(jid, "m2")
     later = time.time() + 3
     monkeypatch.setattr(time, "time", lambda: later)
     looks = stage.consumer.looks
     assert stage.until(lambda: stage.consumer.looks > looks + 2) and not stage.figures["dropped"]
+    stage = make(opts={"cache": "localfs"})
     stage.job_cache.give_back(jid, "m1")
-    assert stage.until(lambda: stage.returns == [(jid, "m1", "x")])
+    assert stage.until(lambda: (jid, "m1", "x") in stage.returns)
+    assert sorted(stage.returns) == [(jid, "m1", "x"), (jid, "m2", "x")]
 
 
 def test_a_question_of_an_engine_is_neither_recorded_nor_lost(make, jid):
@@ -211,9 +203,13 @@ def test_what_a_log_that_could_not_be_written_lacks_is_found_in_the_job_cache(ma
     stage.job_cache.publish(jid)
     stage.job_cache.give_back(jid, "m1")
     stage.settle()
+    stage.returner.is_down = True
     with stage.job_cache.without_log():
         stage.job_cache.give_back(jid, "m2")
+    assert stage.until(lambda: stage.figures["trouble"] or not can_be_asked)
     stage.job_cache.give_back(jid, "m3")
+    assert stage.until(lambda: stage.figures["queued"] and stage.figures["lag"] > 1)
+    stage.returner.is_down = False
     assert stage.until(lambda: len(stage.returns) >= 2)
     stage = make(opts={"cache": "localfs"})  # at once: what is in doubt then must neither be lost nor come twice
     assert stage.until(lambda: len(stage.returns) == 2 + can_be_asked)
@@ -221,7 +217,7 @@ def test_what_a_log_that_could_not_be_written_lacks_is_found_in_the_job_cache(ma
     assert sorted(stage.returns) == [
         (jid, minion, "x") for minion in ("m1", "m2", "m3") if can_be_asked or minion != "m2"
     ]
-    assert "the log lacks records" in caplog.text
+    assert caplog.text.count("the log lacks records") <= 2, "once for each start"
 
 
 def test_returns_are_recorded_once_though_the_log_could_not_be_written_again_and_again(make, jid):
