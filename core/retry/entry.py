@@ -70,9 +70,9 @@ _ENDS = ENDED | {State.HELD, State.DONE}
 TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.PENDING: _ENDS | {State.PENDING, State.CLAIMED, State.RUNNING},
     State.CLAIMED: (_ENDS - {State.EXPIRED}) | {State.PENDING, State.SENT, State.RUNNING},
-    State.SENT: _ENDS | {State.PENDING, State.RUNNING},
+    State.SENT: (_ENDS - {State.EXPIRED}) | {State.PENDING, State.RUNNING},
     State.RUNNING: _ENDS | {State.PENDING},
-    State.HELD: (_ENDS - {State.HELD}) | {State.PENDING, State.RUNNING},
+    State.HELD: frozenset({State.PENDING, State.DONE, State.EXPIRED, State.CANCELLED}),
     State.EXPIRED: frozenset({State.PENDING, State.DONE, State.CANCELLED}),
     State.CANCELLED: frozenset({State.PENDING, State.DONE}),
     State.DEAD: frozenset({State.PENDING, State.DONE, State.CANCELLED}),

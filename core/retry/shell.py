@@ -129,14 +129,15 @@ class RetryShell:
         watched = await self._at_last(self._store_worker, self._ports.store.watched, self._ports.clock.now())
         # A record that was recovered may be of an entry that an operator has removed since.
         settled = {(minion, jid) for jid, job in watched.items() for minion in job.settled}
-        for minion, jid in settled.intersection((entry.minion, entry.jid) for entry in entries):
-            self.writer.put([Key(Kind.JOB, jid), Key(Kind.ENTRY, jid, minion)])
-        entries = [entry for entry in entries if (entry.minion, entry.jid) not in settled]
+        removed = settled.intersection((entry.minion, entry.jid) for entry in entries)
+        entries = [entry for entry in entries if (entry.minion, entry.jid) not in removed]
         for start in range(0, len(entries), _PART):
             part = entries[start : start + _PART]
             self.machine.take_up(jobs, part, self._ports.clock.now())
             gc.freeze()  # a pass of the collector stops all else, so it must not walk through long-lived entries
             await compat.sleep(0)
+        # Not before: what is put is written soon, as the machine has it by then.
+        self.writer.put(key for name, jid in removed for key in (Key(Kind.JOB, jid), Key(Kind.ENTRY, jid, name)))
         self.step(facts.Restored(watched))
         self.restored = True
         gap, before = self._proof.start(), self._cursor
