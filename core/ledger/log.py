@@ -26,12 +26,14 @@ _LEAST, _SWEPT_AFTER, _SWEPT, _SAMPLE, _MORE = 20_000, 2000, 5000, 500, 100
 #: Records that are read at once.
 _PART = 1000
 _RECORDS = f"SELECT place, jid, minion, body FROM {LOG} WHERE"
+_AFTER = f"{_RECORDS} place > ? ORDER BY place LIMIT ?"
 _PUBLISHES = f"{_RECORDS} jid = ? AND minion = '' ORDER BY place"
 _RETURNS = f"{_RECORDS} jid = ? AND minion <> ''"
 _FIRST = f"SELECT place, mark FROM {LOG} WHERE jid = ? AND minion = '' ORDER BY place LIMIT 1"
 _GAP_AFTER = f"SELECT 1 FROM {LOG} WHERE body IS NULL AND place > ? LIMIT 1"
 #: Minions that are looked up at once; for more, all returns of the job are read.
 _FEW = 200
+#: The name of the log, and the places of the newest record that was removed and of the newest one.
 _STATE = f"SELECT id, removed, (SELECT coalesce(max(place), 0) FROM {LOG}) FROM {SITE}"
 _COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {LOG} WHERE place > ? LIMIT ?) AS later"
 _BYTES = (
@@ -67,32 +69,12 @@ class News(NamedTuple):
     places: Sequence[int] = ()  # that of each record
 
 
-class State(NamedTuple):
-    """A log: its name, the places of the newest record that was removed and of the newest one, and its gaps."""
-
-    name: str
-    removed: int
-    last: int
-    gaps: int
-
-
 class Entry(NamedTuple):
     """What is at a place of the log."""
 
     place: int
     record: records.Record | None  # None if no record of this site can be read
     is_gap: bool  # one is missing
-
-
-def state(tables: Tables) -> State:
-    """Return the state of the log. :raises OSError:"""
-    ((name, removed, last),) = tables.read(_STATE)
-    return State(str(name), int(removed), max(int(last), int(removed)), tables.gaps())
-
-
-def after(tables: Tables, place: int, most: int) -> list[Entry]:
-    """Return the entries of the log after a place, at most ``most`` of them. :raises OSError:"""
-    return _entries(tables, f"{_RECORDS} place > ? ORDER BY place LIMIT ?", (place, most))
 
 
 def count_after(tables: Tables, place: int, most: int) -> int:
@@ -230,20 +212,20 @@ class Reader:
         self.there = False  # the log was reached
         self.position = position  # all before it has been read; until the log was reached, the given one
         with contextlib.suppress(OSError):
-            self._begin(state(tables))
+            self._begin()
 
     def read(self, most: int = _PART) -> News:
         """Return what was appended since, at most ``most``. Blocks. :raises OSError: when it cannot be read now."""
         at = self.position if self.there else None
         try:
-            found = after(self._tables, at.offset, most) if at else []
+            found = _entries(self._tables, _AFTER, (at.offset, most)) if at else []
             # after the records: it must cover what was removed, or could not be written, before these were read
-            now = state(self._tables)
+            begins = self._begin()
         except OSError:
             if self.is_far:
                 self._gap = AWAY
             raise
-        if self._begin(now) or at is None:
+        if begins or at is None:
             return News([], self._taken_gap(), True, self.position)
         if any(entry.is_gap for entry in found):
             self._gap = "a record could not be written, or this version cannot read it"
@@ -257,23 +239,27 @@ class Reader:
         gap, self._gap = self._gap, ""
         return gap
 
-    def _begin(self, now: State) -> bool:
-        """Note what the log may lack since the position, and tell whether it must be read from another place on."""
-        at, boot, start = self.position, self._tables.boot(), now.removed
+    def _begin(self) -> bool:
+        """
+        Note what the log may lack since the position, and tell whether it must be read from another place on. :raises
+        OSError: if that cannot be told; then nothing is noted.
+        """
+        ((name, removed, last),) = self._tables.read(_STATE)
+        at, boot, gaps, start = self.position, self._tables.boot(), self._tables.gaps(), int(removed)
         if at is None:
-            why, start = "it is not known how far it was read", now.last
-        elif at.log != now.name:
+            why, start = "it is not known how far it was read", max(int(last), start)
+        elif at.log != name:
             why = "it is another log than before"
-        elif at.offset < now.removed:
+        elif at.offset < start:
             why = REMOVED
-        elif at.offset > now.last:
+        elif at.offset > max(int(last), start):
             why = "it is shorter than before"
         else:
             start, why = at.offset, ""
             if at.boot != boot:
                 why = RESTARTED
-            elif at.gaps != now.gaps:
+            elif at.gaps != gaps:
                 why = "a record could not be written"
         self.there, self._gap = True, why or self._gap
-        self.position = Position(now.name, start, now.gaps, boot)
+        self.position = Position(str(name), start, gaps, boot)
         return at is None or start != at.offset
