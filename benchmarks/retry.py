@@ -407,7 +407,7 @@ def forge(minions, owed, minutes, every):
                     asked.append((now + 10.0, facts.Asked(effect.jid, {Evidence.SILENT: frozenset(effect.minions)})))
 
     shell = stage.build(Answered)
-    shell.machine.take_up({job.jid: job}, entries if owed else (), 0.0)
+    shell.machine.take_up([(entry, job) for entry in entries if owed], 0.0)
     shell.step(facts.Restored())
     starts = [f"salt/minion/{name}/start".encode() + b"\n\n" + salt.payload.dumps({"id": name}) for name in names]
     stage.bus.listener = shell

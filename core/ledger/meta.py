@@ -5,19 +5,9 @@ All functions raise OSError when the database cannot be used now.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from saltext.jobs.core.ledger.tables import META, Tables
 
 _TIMES = f"SELECT name, at, {{now}} - at FROM {META} WHERE engine = ? AND name >= ? AND name < ?"
-
-
-class Value(NamedTuple):
-    """A value, when it was written in Unix time, and for how many seconds it has stood."""
-
-    body: bytes
-    at: float
-    age: float
 
 
 def keep(tables: Tables, engine: str, name: str, body: bytes | None) -> None:
@@ -30,11 +20,14 @@ def get(tables: Tables, engine: str, name: str) -> bytes | None:
     return next((row[-1] for row in META.read(tables, META.of, (engine, name))), None)
 
 
-def below(tables: Tables, engine: str, group: str) -> dict[str, Value]:
-    """Return the values whose names begin with ``group/``, by the rest of their names."""
+def below(tables: Tables, engine: str, group: str) -> dict[str, tuple[bytes, float, float]]:
+    """
+    Return the values whose names begin with ``group/``, by the rest of their names; each with the Unix time at which it was
+    written, and the seconds since then.
+    """
     found = {}
     for name, at, age in tables.read(_TIMES, (engine, f"{group}/", f"{group}0")):
         body = get(tables, engine, name)
         if body is not None:
-            found[name.removeprefix(f"{group}/")] = Value(body, float(at), float(age))
+            found[name.removeprefix(f"{group}/")] = body, float(at), float(age)
     return found

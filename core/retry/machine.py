@@ -203,15 +203,15 @@ class Retry:
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
 
-    def take_up(self, jobs: Mapping[str, Job], entries: Iterable[Entry], now: float) -> None:
+    def take_up(self, owed: Iterable[tuple[Entry, Job]], now: float) -> None:
         """Take up a part of what the store holds. This comes before Restored, and has no effects."""
         now = self.queue.now = max(now, self.now)
-        for entry in entries:
+        for entry, job in owed:
             # The clock may have been set back. Then whatever kill comes counts as later than the request.
             if entry.wanted_at > now:
                 entry.wanted_at = 0.0
             entry.next_at = min(entry.next_at, now + LONGEST_BACKOFF)
-            self.queue.put(jobs[entry.jid], entry)
+            self.queue.put(job, entry)
             if entry.state in UNDER_WAY:
                 self.turns.wake(entry.minion, now)
 

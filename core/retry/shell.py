@@ -125,15 +125,14 @@ class RetryShell:
         if self._cursor.position is None:  # if the engine ended now, the next start would count as the first
             self._cursor = self._cursor._replace(position=self._proof.position)
             await self._at_last(self._store_worker, self._ports.store.write, {CURSOR: self._cursor.as_record()})
-        jobs, entries = await self._at_last(self._store_worker, self._ports.store.read)
+        owed = await self._at_last(self._store_worker, self._ports.store.read)
         watched = await self._at_last(self._store_worker, self._ports.store.watched, self._ports.clock.now())
         # A record that was recovered may be of an entry that an operator has removed since.
         settled = {(minion, jid) for jid, job in watched.items() for minion in job.settled}
-        removed = settled.intersection((entry.minion, entry.jid) for entry in entries)
-        entries = [entry for entry in entries if (entry.minion, entry.jid) not in removed]
-        for start in range(0, len(entries), _PART):
-            part = entries[start : start + _PART]
-            self.machine.take_up(jobs, part, self._ports.clock.now())
+        removed = settled.intersection((entry.minion, entry.jid) for entry, _ in owed)
+        owed = [(entry, job) for entry, job in owed if (entry.minion, entry.jid) not in removed]
+        for start in range(0, len(owed), _PART):
+            self.machine.take_up(owed[start : start + _PART], self._ports.clock.now())
             gc.freeze()  # a pass of the collector stops all else, so it must not walk through long-lived entries
             await compat.sleep(0)
         # Not before: what is put is written soon, as the machine has it by then.

@@ -111,15 +111,14 @@ class RetryStore:
                 if job is not None:
                     yield _entry(sys.intern(row.minion), job, row.body), job
 
-    def read(self) -> tuple[dict[str, Job], list[Entry]]:
-        """Return the whole queue, for an engine: the jobs, by jid, and the entries."""
-        jobs, entries = dict[str, Job](), list[Entry]()
-        for entry, job in self.entries():
-            jobs[job.jid] = job
-            entries.append(entry)
-            if len(entries) % _PART == 0:
+    def read(self) -> list[tuple[Entry, Job]]:
+        """Return the whole queue, for an engine."""
+        found = list[tuple[Entry, Job]]()
+        for owed in self.entries():
+            found.append(owed)
+            if len(found) % _PART == 0:
                 gc.freeze()  # a pass of the collector stops all else, so it must not walk through what lives for long
-        return jobs, entries
+        return found
 
     def done(self, jid: str, minion: str | None = None) -> dict[str, dict[str, Any]]:
         """Return the records of the entries of a job, or of one of them, that ended with its return, by minion."""

@@ -75,14 +75,14 @@ def test_requests_are_taken_in_the_order_in_which_they_are_made_whatever_the_clo
 class TestValues:
     """Values by name, which engines write."""
 
-    def test_one_master_reads_what_another_has_written_until_it_is_dropped(self, sites, lease):
+    def test_one_master_reads_what_another_has_written_until_it_is_dropped(self, sites):
         ours, theirs = sites
         assert meta.get(ours, ENGINE, "paused") is None
         for body in (b"\x00one", b"two"):
-            meta.keep(ours, ENGINE, "paused", body, lease)
+            meta.keep(ours, ENGINE, "paused", body)
             assert meta.get(theirs, ENGINE, "paused") == body
         assert meta.get(theirs, "job_retry", "paused") is None
-        meta.keep(ours, ENGINE, "paused", None, lease)
+        meta.keep(ours, ENGINE, "paused", None)
         assert meta.get(theirs, ENGINE, "paused") is None
 
     def test_a_group_of_values_has_those_below_it_with_their_times(self, sites):
@@ -90,18 +90,17 @@ class TestValues:
         for name in ("masters/b", "masters/a", "others/c", "masters0"):
             meta.keep(ours, ENGINE, name, name.encode())
         found = meta.below(theirs, ENGINE, "masters")
-        assert {name: value.body for name, value in found.items()} == {"a": b"masters/a", "b": b"masters/b"}
-        assert all(abs(value.at - time.time()) < 60 and 0 <= value.age < 60 for value in found.values())
+        assert {name: body for name, (body, _, _) in found.items()} == {"a": b"masters/a", "b": b"masters/b"}
+        assert all(abs(at - time.time()) < 60 and 0 <= age < 60 for _, at, age in found.values())
 
     @pytest.mark.parametrize("form", ["postgresql"])
     def test_a_former_leader_changes_no_value(self, sites, lease, supersede):
         ours, theirs = sites
         meta.keep(theirs, ENGINE, "paused", b"1")
         supersede(lease)
-        with pytest.raises(Superseded):
-            meta.keep(ours, ENGINE, "paused", b"2", lease)
-        with pytest.raises(Superseded):
-            meta.keep(ours, ENGINE, "paused", None, lease)
+        for body in (b"2", None):
+            with pytest.raises(Superseded):
+                ours.together(lambda body=body: meta.keep(ours, ENGINE, "paused", body), lease)
         assert meta.get(theirs, ENGINE, "paused") == b"1"
 
 

@@ -168,7 +168,7 @@ def test_no_master_leads_while_the_server_is_away(cache_servers, options, site):
     try:
         for call in (
             lambda: site.lease(ENGINE).take(),
-            lambda: meta.keep(site, ENGINE, "x", b"", lease),
+            lambda: site.together(lambda: meta.keep(site, ENGINE, "x", b""), lease),
             lease.beat,
         ):
             with pytest.raises(OSError, match="PostgreSQL"):
