@@ -27,19 +27,20 @@ _COLUMNS = {
         id bigint NOT NULL DEFAULT nextval('seq_salt_events_id'), tag varchar(255) NOT NULL, data jsonb NOT NULL,
         alter_time timestamp with time zone DEFAULT now(), master_id varchar(255) NOT NULL""",
 }
-#: What else a new table gets. ``jids`` has a primary key, and all have a unique one.
+#: What else a new table gets. ``jids`` has a primary key, and all have a unique one. Their names are the
+#: server's choice: those of Salt may still belong to a table that was renamed.
 _MORE = {
     "jids": """
-        CREATE INDEX idx_jids_jsonb ON jids USING gin (load) WITH (fastupdate=on)""",
+        CREATE INDEX ON jids USING gin (load) WITH (fastupdate=on)""",
     "salt_returns": """
-        CREATE INDEX idx_salt_returns_id ON salt_returns (id);
-        CREATE INDEX idx_salt_returns_fun ON salt_returns (fun);
-        CREATE INDEX idx_salt_returns_return ON salt_returns USING gin (return) WITH (fastupdate=on);
-        CREATE INDEX idx_salt_returns_full_ret ON salt_returns USING gin (full_ret) WITH (fastupdate=on)""",
+        CREATE INDEX ON salt_returns (id);
+        CREATE INDEX ON salt_returns (fun);
+        CREATE INDEX ON salt_returns USING gin (return) WITH (fastupdate=on);
+        CREATE INDEX ON salt_returns USING gin (full_ret) WITH (fastupdate=on)""",
     "salt_events": """
-        CREATE INDEX idx_salt_events_id ON salt_events (id);
-        CREATE INDEX idx_salt_events_tag ON salt_events (tag);
-        CREATE INDEX idx_salt_events_data ON salt_events USING gin (data) WITH (fastupdate=on)""",
+        CREATE INDEX ON salt_events (id);
+        CREATE INDEX ON salt_events (tag);
+        CREATE INDEX ON salt_events USING gin (data) WITH (fastupdate=on)""",
 }
 _BEFORE = {"salt_events": ("CREATE SEQUENCE IF NOT EXISTS seq_salt_events_id",)}
 
