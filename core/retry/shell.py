@@ -45,6 +45,8 @@ MAINTENANCE = 10.0
 MARGIN = 30.0
 #: Seconds before a store or a job cache that failed is read again.
 CACHE_PAUSE = 2.0
+#: Seconds between two removals of old records of delivered jobs.
+_FORGETS = 3600.0
 #: By how many seconds the wall clock may differ from the engine's before the engine starts anew.
 _SET = 1.0
 #: Seconds before the engine starts anew on request, so that the request is answered.
@@ -152,6 +154,8 @@ class RetryShell:
         self._is_searched = True
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()
+        if self._keep_jobs:
+            await self._forget()
 
     async def _at_last(self, worker: Worker, read: Callable[..., T], *args: Any) -> T:
         """Call in a thread until that works."""
@@ -343,10 +347,13 @@ class RetryShell:
             self.writer.put((PAUSED, *(Key(Kind.ENTRY, entry.jid, entry.minion) for entry in self.machine.entries())))
             self.writer.put(Key(Kind.JOB, jid) for jid in self.machine.jobs)
             self.writer.put(Key(Kind.WATCHED, jid) for jid in self.machine.watched)
-        if self._keep_jobs:
-            old = self._ports.wall() - self._keep_jobs - 86400.0  # the jids may be in the time of another zone
-            with contextlib.suppress(OSError):
-                await self._store_worker.call(self._ports.store.forget_done, old)
+
+    async def _forget(self) -> None:
+        """Remove old records of delivered jobs, now and every hour."""
+        self._loop.call_later(_FORGETS, self._loop.spawn_callback, self._forget)
+        with contextlib.suppress(OSError):
+            # The jids may be in the time of another zone.
+            await self._store_worker.call(self._ports.store.forget_done, self._ports.wall() - self._keep_jobs - 86400.0)
 
     def _start_anew(self) -> None:
         """End the process soon, once the queue is stored. Salt starts another."""
