@@ -406,7 +406,7 @@ class World:
         self.known = set()  # (minion, jid) that began, according to the store
         # What the engine stores, and its requests.
         self.answers = []
-        self.fired, self.openings = [], 0  # the engines' events; how often the next opening of a window was looked up
+        self.fired = []  # the engines' events
         self.broken = []
         self.graves = []  # killed engines: kept, because their coroutines would run on if Python collected them
         self.life = self.bus = self.shell = self.lease = None
@@ -524,7 +524,6 @@ class World:
 
     def find_opening(self, *args):
         """Return when a window opens next. :raises ValueError: while windows are not known."""
-        self.openings += 1
         if not self.windows_known:
             raise ValueError("the zone is gone")
         return next_opening(*args)

@@ -174,14 +174,6 @@ def test_a_request_that_finds_no_entry_is_refused(runner, answering, call, told)
         runner[f"job_retry.{call.pop('fun')}"](**call)
 
 
-def test_every_function_has_an_example_for_the_command_line(runner):
-    functions = [name for name in runner if name.startswith("job_retry.")]
-    assert len(functions) == 13
-    for name in functions:
-        assert f"salt-run {name}" in runner[name].__doc__
-        assert "CLI Example::" in runner[name].__doc__ or "CLI Example:" in runner[name].__doc__
-
-
 @pytest.fixture
 def batch(opts):
     """A batch of a, b, c and d, two at a time: a has returned, b and c have been sent the job. Facts can be told it."""

@@ -7,10 +7,8 @@ from tests.worlds.world import PATIENCE, START, World
 
 #: The simulated world begins at 00:16:40 on a Thursday in winter, UTC.
 MIDNIGHT = START - 1000.0
-ONE, TWO, FIVE = (MIDNIGHT + hours * 3600.0 for hours in (1, 2, 5))
+TWO = MIDNIGHT + 7200.0
 NIGHT = {"window": "02:00-05:00", "timezone": "UTC"}
-#: Two windows a day: a world that waits for the next one is cheaper the sooner that opens.
-TWICE = {"window": "00:00-01:00; 05:00-06:00", "timezone": "UTC"}
 
 
 def away(limits=None, **options):
