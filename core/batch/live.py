@@ -46,7 +46,7 @@ class Ports(EnginePorts):
     # Calls a runner function, as ``effects.call_runner``: its name, words, seconds, and limits.
     runner: Callable[[str, Sequence[str], float, Mapping[str, Any]], Awaitable[tuple[Any, bool | str]]]
     can_queue: Callable[[], bool]  # whether the retry queue's engine runs
-    permission: Permission  # used in ``rights_worker`` only
+    permission: Permission  # used in ``rights_worker`` only, where a server may hang, but for ``strangers``
     rights_worker: Worker
     master_age: Callable[[], float]  # for how many seconds the master has been running
     # Returns the minions of ``{minion: Unix time}`` whose processes may have started since; it blocks.

@@ -22,7 +22,7 @@ def go_on(batch: BatchState, now: float) -> list[Effect]:
     if batch.halted or batch.paused:
         return []
     may_send = not pending or batch.schedule.look(now + batch.schedule.ahead)
-    effects = _announce_windows(batch, may_send)
+    effects = _announce_windows(batch, may_send) if pending else []
     batch.look_again(batch.schedule.next_due() if pending else None)
     if not may_send:
         return effects

@@ -53,6 +53,7 @@ class BatchShell:
         ports.questions.proof = self._proof
         self._turns = Turns(ports, self._perform)
         self.service = ports.service
+        self._quiet = lines.Quiet(log)
         self._timer: Any = None  # of the next maintenance, or of the next try to begin
         self._tally = Tally()
 
@@ -205,7 +206,7 @@ class BatchShell:
         """Take in a new batch. :raises ValueError: if it cannot be carried out."""
         ports = self._ports
         self._check_number(spec)
-        strangers = await ports.rights_worker.call(ports.permission.strangers, spec.minions)
+        strangers = await ports.disk_worker.call(ports.permission.strangers, spec.minions)
         if strangers:
             raise ValueError(
                 f"the master whose engine leads has not accepted the keys of {len(strangers)} of the minions, such as "
@@ -255,13 +256,13 @@ class BatchShell:
         self._attempt("old batches", self._forget_old)
 
     def _attempt(self, what: str, function: Callable[..., T], *args: Any) -> T | None:
-        """Call a function; an error is logged, and the next pass calls it again."""
+        """Call a function; an error is logged, at most once a minute, and the next pass calls it again."""
         try:
             return function(*args)
-        except OSError as exc:
-            log.error("%s: maintenance failed, and is tried again: %s", what.capitalize(), exc)
-        except Exception:
-            log.exception("%s: maintenance failed, and is tried again", what.capitalize())
+        except Exception as exc:
+            told = None if isinstance(exc, OSError) else exc
+            line = "%s: maintenance failed, and is tried again: %s"
+            self._quiet.error(what, line, what.capitalize(), exc, exc_info=told)
         return None
 
     def _adopt_all(self) -> bool:

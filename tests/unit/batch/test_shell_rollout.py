@@ -76,6 +76,14 @@ def test_a_start_time_goes_by_the_wall_clock_and_not_by_the_steady_one(tmp_path)
         assert all(700 <= when < 706 for when in bench.times().values())
 
 
+def test_a_batch_whose_window_has_shut_is_not_resumed_when_nothing_is_left_to_send(tmp_path):
+    with ShellBench(tmp_path, [FakeMinion("a", 600.0), FakeMinion("b", there=False)]) as bench:
+        times = {"window": f"{utc(0)}-{utc(20)}", "timezone": "UTC", "gather_job_timeout": 15.0}
+        bench.begin("ab", "2", presence="ping", probe_attempts=2, **times)
+        bench.end()
+        assert (bench.bus.kinds(), bench.states()["b"]) == (["new", "paused", "complete"], "offline")
+
+
 def test_a_batch_whose_zone_has_gone_waits_and_says_why(tmp_path):
     with ShellBench(tmp_path, "ab") as bench:
         bench.begin("ab", "2", window="02:00-05:00", timezone="Europe/Atlantis")

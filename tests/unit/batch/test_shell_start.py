@@ -235,8 +235,13 @@ def test_what_changes_while_a_slow_disk_is_written_to_is_written_soon_after(tmp_
         assert sorted(bench.store.read(JID).outcomes) == ["a", "c"]
 
 
-def test_a_user_with_limited_rights_may_not_leave_more_batches_waiting_by_asking_for_all_at_once(bench):
+def test_a_batch_is_started_at_once_while_the_server_that_tells_the_rights_is_slow(bench):
     bench.restart(rights_worker=Slow())
+    bench.begin("a", "1")
+
+
+def test_a_user_with_limited_rights_may_not_leave_more_batches_waiting_by_asking_for_all_at_once(bench):
+    bench.restart(disk_worker=Slow())
     owner = {"kind": "password", "name": "anna", "backends": ["pam"], "at": 1.0}
     asked = [
         bench.ask("start", spec=spec("a", "1", jid=str(number), user="anna", owner=owner, start_at=1e12).as_dict())
