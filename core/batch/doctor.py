@@ -15,6 +15,7 @@ from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.options import engine_options, read_settings
 from saltext.jobs.core.options.engines import BatchSettings
+from saltext.jobs.core.site import site_of
 
 #: Looked up to find out whether the job cache can be read.
 _NO_JOB = "20000101000000000000"
@@ -28,7 +29,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
         yield from findings.about_returns(opts)
         aside.extend(store.jids(Kind.ASIDE))
         if aside:
-            told = f"{len(aside)} of {store.where()} could not be read and stand still"
+            told = f"{len(aside)} of the batches in {site_of(opts).place} could not be read and stand still"
             do = "see the master's log, and start batches for the minions that have not returned"
             yield fault("batches-unreadable", told, do)
         try:

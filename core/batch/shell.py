@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.batch import effects, ending, facts, sending
@@ -38,8 +38,6 @@ INTERVAL = 5.0
 MOST_WAITING = 20
 #: Seconds that all minions need to connect again to a restarted master.
 YOUNG = 120.0
-
-T = TypeVar("T")
 
 
 class BatchShell:
@@ -255,17 +253,18 @@ class BatchShell:
         self._attempt("the database of the batches", self._look_at_store)
         self._attempt("old batches", self._forget_old)
 
-    def _attempt(self, what: str, function: Callable[..., T], *args: Any) -> T | None:
-        """Call a function; an error is logged, at most once a minute, and the next pass calls it again."""
+    def _attempt(self, what: str, function: Callable[..., object], *args: Any) -> bool:
+        """Call a function, and tell whether that worked; an error is logged, and the next pass calls it again."""
         try:
-            return function(*args)
+            function(*args)
+            return True
         except Exception as exc:
             told = None if isinstance(exc, OSError) else exc
             line = "%s: maintenance failed, and is tried again: %s"
             self._quiet.error(what, line, what.capitalize(), exc, exc_info=told)
-        return None
+            return False
 
-    def _adopt_all(self) -> bool:
+    def _adopt_all(self) -> None:
         """Take in the batches that are on the disk: all, or none if one cannot be read now."""
         found, store = [], self._ports.store
         store.database = store.name()
@@ -278,7 +277,6 @@ class BatchShell:
         for batch in found:
             if batch is not None:
                 self._take_in(batch)
-        return True
 
     def _look_at_store(self) -> None:
         """If another database is there than before (a damaged one was replaced), write all batches into it."""

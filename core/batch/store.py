@@ -53,10 +53,6 @@ class BatchStore(Batches):
         """Return the name of the database; another one has none of these batches."""
         return self._tables.name()
 
-    def where(self, jid: str = "") -> str:
-        """Return how messages name a batch, or all of them."""
-        return f"batch {jid} in {self._tables.place}" if jid else f"the batches in {self._tables.place}"
-
     def read(self, jid: str) -> Batch | None:
         """
         Return the batch of a jid, which may be anything; None if there is none. :raises StateError: if it is damaged.
@@ -72,7 +68,9 @@ class BatchStore(Batches):
             batch = Batch.of_rows(asked, _unpacked(body), each)
             summary(batch, batch.created)  # raises now if the runner or the engine would later
         except Exception as exc:  # values that are nonsense may raise anything
-            raise StateError(f"{self.where(jid)} cannot be read: {type(exc).__name__}: {exc}") from exc
+            raise StateError(
+                f"batch {jid} in {self._tables.place} cannot be read: {type(exc).__name__}: {exc}"
+            ) from exc
         return batch
 
     def forget(self, kind: Kind, before: float) -> list[str]:
