@@ -10,9 +10,7 @@ import pytest
 
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.permission import CallerRights
-from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.starting import next_batch
-from saltext.jobs.core.batch.summary import summary
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.users import MASTER, PASSWORD, PEER_RUN, SUDO, TOKEN, Identity
@@ -108,12 +106,6 @@ def test_without_approve_by_every_user_who_may_run_the_job_may_approve(opts):  #
     CallerRights(opts, ROOT).permit_approval(made)
     with pytest.raises(Refused, match="may not publish"):
         CallerRights(opts, ANNA).permit_approval(made)
-
-
-def test_approve_by_is_kept_with_the_batch_and_shown(opts):  # noqa: F811
-    made = batch(opts, "anna,%ops")
-    assert Spec.from_dict(made.spec.as_dict()).approve_by == ("anna", "%ops")
-    assert summary(made, 1000.0)["options"]["approve_by"] == ["anna", "%ops"]
 
 
 @pytest.mark.parametrize(

@@ -57,18 +57,6 @@ def test_no_content_of_a_forged_or_genuine_return_stops_the_engine(tmp_path, ret
         assert not bench.bus.errors
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.2, 4.0])
-def test_a_late_return_corrects_the_record_once_it_is_stored(tmp_path, seconds):
-    with bench_of(tmp_path, FakeMinion("a", there=False)) as bench:
-        bench.begin("a", "1", timeout=5.0, gather_job_timeout=2.0)
-        bench.end()
-        forge(bench, "a")
-        bench.run(seconds)
-        bench.master.cache.returns[JID] = {"a": 3}
-        bench.run(10)
-        assert bench.states() == {"a": "failed"}
-
-
 def test_if_the_log_lacks_returns_the_job_cache_is_read_once(tmp_path, caplog):
     with ShellBench(tmp_path, [FakeMinion(name, seconds=2) for name in "abcd"], logged=True) as bench:
         bench.begin("abcd", "4", presence="none", timeout=600.0)
