@@ -10,16 +10,17 @@ import re
 import shutil
 import stat
 import subprocess
+import tempfile
 
 import pytest
 import yaml
 
-from saltext.jobs.core.batch import metrics as of_batches
 from saltext.jobs.core.engine.process import Report
 from saltext.jobs.core.metrics import FIGURES, PREFIX, text_of
 from saltext.jobs.core.recorder import shell as of_recorder
 from saltext.jobs.core.retry import shell as of_retry
 from saltext.jobs.core.retry.entry import Entry
+from tests.unit.batch.shell_bench import ShellBench
 from tests.waiting import stretched
 
 MONITORING = pathlib.Path(__file__).resolve().parents[3] / "docs" / "monitoring"
@@ -41,8 +42,10 @@ STATS = {
 
 def of_each():
     """The figures of each engine, as it writes them."""
+    with tempfile.TemporaryDirectory() as root, ShellBench(root, max_in_flight=5) as bench:
+        of_batches = bench.shell.metrics()
     found = {
-        "batch_manager": of_batches.figures([], of_batches.Tally(), 0.0, limit=5),
+        "batch_manager": of_batches,
         "job_retry": of_retry.figures([Entry("m", "1", 1.0, 9.0, "queued")], {}, False, 0.0),
         "job_recorder": of_recorder.figures(STATS["returners"]),
     }
