@@ -88,28 +88,21 @@ def _recover(batch: BatchState, fact: facts.Recovered, now: float) -> list[Effec
     batch.pending.ping_at, batch.pending.settled_at = now, fact.settled_at
     if batch.spec.presence == "ping" or fact.settled_at > now:
         batch.pending.await_signs()
-    effects: list[Effect] = [Announce("halted")] if batch.halted else []
     master_may_have_ended = fact.taken_over or fact.settled_at > now
-    _doubt_flights(batch, now, batch.stepped_at - DOUBTFUL if master_may_have_ended else math.inf)
-    batch.catching_up = tuple(batch.unsettled())
-    return [*effects, LookUp(batch.catching_up)] if batch.catching_up else effects
-
-
-def _doubt_flights(batch: BatchState, now: float, doubtful_since: float) -> None:
-    """
-    Those that were being asked, or were about to be given up, are asked again. ``doubtful_since``: later publishes may not
-    have left the master.
-    """
+    doubtful_since = batch.stepped_at - DOUBTFUL if master_may_have_ended else math.inf
     ending.doubt_silence(batch)
     batch.publishing = ()
     for minion in batch.flights:
         known = batch.change(minion)
         if known.step in (Step.SENT, Step.RUNNING, Step.WAITING):
             batch.flights.set_due(minion, min(known.due or math.inf, overdue_at(known, batch.spec, now)))
-        else:
+        else:  # those that were being asked, or were about to be given up, are asked again
             batch.go(minion, Step.LOOKING)
         if not known.begun_at and (known.sent_at or 0.0) >= doubtful_since:
             known.take(Evidence.UNCONFIRMED, now)
+    batch.catching_up = tuple(batch.unsettled())
+    look = [LookUp(batch.catching_up)] if batch.catching_up else []
+    return [*([Announce("halted")] if batch.halted else ()), *look]
 
 
 # -- what operators want -----------------------------------------------------------------------------------------------
