@@ -7,6 +7,7 @@ Other modules must never bypass this one: they do not know where the tables are,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,17 @@ from saltext.jobs.core.sqlite.tables import SqliteTables
 #: The option for masters that share a database, its value, and the other options that it needs.
 _SITE, _POSTGRESQL = "saltext_jobs_site", "postgresql"
 _NEEDED = {"master_job_cache": "salt_cache", "cache": _POSTGRESQL}
+
+
+def left_by(opts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """
+    Return the options of this master from before `cache:` became sqlite, or was sqlite, if the file that it used then is
+    still there; None if not. Nothing goes on in that file.
+    """
+    other = {**opts, "cache": "localfs" if opts.get("cache") == "sqlite" else "sqlite"}
+    if opts.get(_SITE) or (there := site_of(other).place) == site_of(opts).place or not os.path.exists(there):
+        return None
+    return other
 
 
 def site_of(opts: Mapping[str, Any]) -> Tables:

@@ -212,6 +212,7 @@ def list_active() -> list[catalog.Summary]:
 
         salt-run batch.list_active
     """
+    _tell_of_work_left()
     return _catalog().active()
 
 
@@ -258,6 +259,7 @@ def list_(
         kinds.MOMENT.given("start_time", start_time),
         kinds.MOMENT.given("end_time", end_time),
     )
+    _tell_of_work_left()
     return _catalog().newest(limit, wanted)
 
 
@@ -756,6 +758,18 @@ def _with_returns(jid: str) -> tuple[catalog.Summary, catalog.Minions, summary.R
     who, cache = _caller(), JobCache(__opts__)
     found = _found(jid, who, with_right=not sees_all(__opts__, who))
     return found.summary, found.minions(), lambda names: cache.each_return(jid, names)
+
+
+def _tell_of_work_left() -> None:
+    """Note batches in the file that was used before ``cache:`` was changed: they stand still."""
+    from saltext.jobs.core.batch.store import BatchStore
+    from saltext.jobs.core.ledger.batches import Kind
+    from saltext.jobs.core.site import left_by, site_of
+
+    with contextlib.suppress(Exception):  # a file that cannot be read has nothing that could go on
+        if (other := left_by(__opts__)) and (jids := BatchStore(other).jids(Kind.OPEN)):
+            place = site_of(other).place
+            runner.note(globals(), f"Batches that have not ended: {len(jids)} more in {place}; see jobs_doctor.run")
 
 
 def _catalog() -> catalog.Catalog:

@@ -13,6 +13,7 @@ The ``job_retry`` engine of this extension keeps the queue. This runner reads th
 from __future__ import annotations
 
 import collections
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,7 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
     from saltext.jobs.core.retry.entry import State
 
     _tell_of_a_pause()
+    _tell_of_work_left()
     driver = requests.driver_of(__opts__, JOB_RETRY)
     if driver:
         runner.note(globals(), f"Driven by the master {driver}")
@@ -487,6 +489,21 @@ def _is_paused() -> bool:
 def _tell_of_a_pause() -> None:
     if _is_paused():
         runner.note(globals(), "The queue is paused: nothing is delivered until job_retry.resume")
+
+
+def _tell_of_work_left() -> None:
+    """Note entries in the file that was used before ``cache:`` was changed: they stand still."""
+    from saltext.jobs.core.retry.store import RetryStore
+    from saltext.jobs.core.site import left_by, site_of
+
+    with contextlib.suppress(Exception):  # a file that cannot be read has nothing that could go on
+        if other := left_by(__opts__):
+            tables = site_of(other)
+            entries = sum(entry.state.value not in _PURGEABLE for entry, _ in RetryStore(tables).entries())
+            if entries:
+                runner.note(
+                    globals(), f"Jobs that are owed to minions: {entries} more in {tables.place}; see jobs_doctor.run"
+                )
 
 
 def _store() -> RetryStore:

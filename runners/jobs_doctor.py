@@ -9,7 +9,6 @@ See in one place what does not work in this extension, before anything else.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -120,13 +119,12 @@ def _work_in(opts: Mapping[str, Any], part: str) -> str:
 
 def _left_behind(opts: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield a finding for work that is left in the file that was used before `cache:` became sqlite, or was sqlite."""
-    from saltext.jobs.core.site import site_of
+    from saltext.jobs.core.site import left_by, site_of
 
-    other = {**opts, "cache": "localfs" if opts.get("cache") == "sqlite" else "sqlite"}
     with contextlib.suppress(Exception):  # a file that cannot be read has nothing that could go on
-        place = site_of(other).place
-        if opts.get("saltext_jobs_site") or not os.path.exists(place):
+        if (other := left_by(opts)) is None:
             return
+        place = site_of(other).place
         do = "set `cache:` back until that is done; if it need not be done, move the file away"
         if batches := _work_in(other, BATCH_MANAGER):
             yield fault("batches-left-behind", f"{batches} in {place}, which is not used any more", do)
