@@ -30,6 +30,8 @@ log = lines.logger(__name__)
 
 #: Seconds to wait for an engine: of a master alone, and of several, since another one takes over within that time.
 _PATIENCE, _TAKEOVER = 10.0, 45.0
+#: Requests that only read: that such a one is withdrawn says nothing to whoever wants to see figures.
+_READS = frozenset({"metrics", "history", "stats", "set_aside"})
 #: Seconds between two looks for an answer: the shortest, and the longest.
 _POLL, _SLOWEST = 0.02, 0.2
 
@@ -107,7 +109,7 @@ def ask(
         why = f"{type(exc).__name__}: {exc}"
         raise Refused(f"An argument cannot be handed to the engine, such as a list as a key: {why}") from exc
     site, request_id = site_of(opts), new_id()
-    asked = Requests(site, engine)
+    asked, withdrawn = Requests(site, engine), "" if request.get("do") in _READS else "; the request is withdrawn"
     try:
         try:
             asked.add(request_id, salt.payload.dumps(dict(request)))
@@ -118,14 +120,11 @@ def ask(
             return None
         reply = _await_reply(asked, request_id, _patience(site) if patience is None else patience)
         if reply is None:
-            reply = _give_up(opts, engine, asked, request_id, keep)
+            reply = _give_up(opts, engine, asked, request_id, keep, withdrawn)
     except (KeyboardInterrupt, SystemExit):  # Salt may turn a Ctrl-C into either
         is_gone = not keep and asked.withdraw(request_id)
-        raise CommandExecutionError(
-            "Interrupted; the request is withdrawn"
-            if is_gone
-            else f"Interrupted; the {engine} engine carries out the request"
-        ) from None
+        what = withdrawn if is_gone else f"; the {engine} engine carries out the request"
+        raise CommandExecutionError(f"Interrupted{what}") from None
     if "error" in reply:
         raise (NotNow if reply["for_now"] else CommandExecutionError)(reply["error"])
     return reply["value"]
@@ -184,12 +183,14 @@ def _await_reply(asked: Requests, request_id: str, patience: float) -> dict[str,
     return None
 
 
-def _give_up(opts: Mapping[str, Any], engine: str, asked: Requests, request_id: str, keep: bool) -> dict[str, Any]:
+def _give_up(
+    opts: Mapping[str, Any], engine: str, asked: Requests, request_id: str, keep: bool, withdrawn: str
+) -> dict[str, Any]:
     where = f"The {engine} engine {_absence(opts, engine)}"
     if keep:
         raise EngineAbsent(f"{where}; the request stays and will be carried out.")
     if asked.withdraw(request_id):
-        raise EngineAbsent(f"{where}; the request is withdrawn.")
+        raise EngineAbsent(f"{where}{withdrawn}")
     # The engine has just taken it, and owes an answer.
     reply = _await_reply(asked, request_id, _patience(site_of(opts)))
     if reply is None:

@@ -98,6 +98,10 @@ def test_without_an_engine_a_request_is_withdrawn(opts):
     with pytest.raises(EngineAbsent, match=r"is not running.*withdrawn"):
         ask(opts, ENGINE, {}, patience=0.1)
     assert left(opts) == []
+    with pytest.raises(
+        EngineAbsent, match=r"is not running \(.*\)$"
+    ):  # of figures nobody knows that they are a request
+        ask(opts, ENGINE, {"do": "stats"}, patience=0.1)
 
 
 def test_ctrl_c_withdraws_a_request_that_no_engine_has_taken(opts):
