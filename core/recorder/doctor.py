@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from saltext.jobs.core.display.text import counted
 from saltext.jobs.core.engine import findings, requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.findings import Finding, advice, fault
@@ -60,11 +61,11 @@ def _about_webhook(opts: Mapping[str, Any], settings: NoticesSettings) -> Iterat
 
 def _about_work(stats: Mapping[str, Any]) -> Iterator[Finding]:
     for name, one in stats.items():
+        waits = f"{counted(one['queued'], 'record')} in its queue"
         if one["trouble"]:
-            yield fault("returner-down", f"{name} takes nothing, and {one['queued']} records wait: {one['trouble']}")
+            yield fault("returner-down", f"{name} takes nothing, with {waits}: {one['trouble']}")
         elif one["lag"] > _BEHIND:
-            told = f"{name} is {one['lag']:.0f} s behind ({one['queued']} records wait)"
-            yield fault("returner-slow", f"{told}: it is too slow")
+            yield fault("returner-slow", f"{name} is {one['lag']:.0f} s behind, with {waits}: it is too slow")
         if one["dropped"]:
             told = f"records for {name} were lost since the engine's start ({one['dropped']:,})"
             why = "it was away or slow for longer than they are kept"

@@ -12,6 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from saltext.jobs.core.display.text import counted, cut
+
 #: The kind that is sent on request; the others are ``NOTICES`` of the options.
 TEST = "test"
 #: Most minions that a notice names.
@@ -99,7 +101,7 @@ class Reported:
         if fresh and before is not None:
             given_up = [jobs[jid] for jid in fresh]
             told = [
-                f"{one.jid} ({_cut(one.fun, _SHORT)}) for {len(one.minions)} minion{'s' if len(one.minions) > 1 else ''}: "
+                f"{one.jid} ({_cut(one.fun, _SHORT)}) for {counted(len(one.minions), 'minion')}: "
                 f"{_cut(next(iter(one.minions.values())), _SHORT)}"
                 for one in given_up[:_JOBS]
             ]
@@ -179,7 +181,7 @@ def _of_batch(found: Mapping[str, Any]) -> Condition:
 def _counted(found: Mapping[str, Any]) -> str:
     """Return ``36 of 40 minions completed, 3 failed, 1 pending.``"""
     rest = [f"{found[name]} {name.replace('_', ' ')}" for name in (*_WRONG, "active", "pending") if found.get(name)]
-    done = f"{found['completed']} of {found['total']} minions completed"
+    done = f"{found['completed']} of {counted(found['total'], 'minion')} completed"
     return f"{', '.join([done, *rest])}."
 
 
@@ -197,7 +199,7 @@ def _bounded(value: Any) -> Any:
 
 
 def _cut(text: str, most: int = _LONGEST) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return cut(text, most, middle=False)
 
 
 def plain(text: str) -> str:

@@ -62,8 +62,11 @@ def test_nothing_is_found_where_all_is_well(answering):
 @pytest.mark.parametrize(
     ("figures", "part"),
     [
-        ({"trouble": "connection refused", "queued": 7}, "takes nothing, and 7 records wait: connection refused"),
-        ({"lag": 90.0, "queued": 5}, "is 90 s behind (5 records wait)"),
+        (
+            {"trouble": "connection refused", "queued": 7},
+            "takes nothing, with 7 records in its queue: connection refused",
+        ),
+        ({"lag": 90.0, "queued": 5}, "is 90 s behind, with 5 records in its queue"),
         ({"dropped": 3}, "records for rawfile_json were lost since the engine's start (3)"),
         ({"set_aside": 2}, "has refused records (2)"),
     ],
