@@ -168,7 +168,10 @@ SOME_NAMES = Kind(
     lambda value: _only(_names(value), _names(value)), "one or more names, in a list or with commas between them"
 )
 #: The same for globs over functions, and for ids of minions.
-GLOBS = Kind(_names, "a list of globs over function names, such as ['state.*', 'pkg.install']")
+GLOBS = Kind(
+    lambda value: _only(_names(value), not isinstance(value, int)),
+    "a list of globs over function names, such as ['state.*', 'pkg.install']",
+)
 IDS = Kind(lambda value: _only(_names(value), all(map(is_plain, _names(value)))), "a list of minion ids")
 
 
