@@ -26,6 +26,7 @@ from saltext.jobs.core.batch.plan import not_passed
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import announcement
 from saltext.jobs.core.delivery.known import Evidence, Said, Step
+from saltext.jobs.core.display.text import some
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.master import events, once
@@ -251,7 +252,7 @@ async def _ask_minions(ports: Ports, live: Live, effect: facts.Check) -> str:
         if minion in answers.given:
             reason = not_passed(answers.given[minion], answers.failed.get(minion, 0))
         told += [f"{minion}: {reason}"] if reason else []
-    return ", ".join(told[:_MOST_TOLD]) + (f", and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else "")
+    return some(told, _MOST_TOLD)
 
 
 async def _look_up(ports: Ports, live: Live, effect: facts.LookUp) -> facts.Fact:

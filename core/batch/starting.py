@@ -23,6 +23,7 @@ from saltext.jobs.core.batch.spec import OFFLINE, OWN_NAMES, PRESENCE, Spec
 from saltext.jobs.core.batch.summary import BAD, latest
 from saltext.jobs.core.compat import matched_minions, minion_keys
 from saltext.jobs.core.display.command import HIDDEN, divided, has_hidden
+from saltext.jobs.core.display.text import counted, some
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import RUNNERS, kind_of
 from saltext.jobs.core.ids import is_plain
@@ -104,7 +105,7 @@ def new_batch(
     matched = tuple(minion for minion in matched if minion not in unsure)
     if not matched:
         raise Refused(
-            f"The master has no grains and pillar of the {len(unsure)} minions that the target {tgt!r} may match; "
+            f"The master has no grains and pillar of {counted(len(unsure), 'minion')} that the target {tgt!r} may match; "
             "salt '*' saltutil.refresh_pillar brings them"
         )
     batch, max_failures = options.get("batch", BATCH), options.get("max_failures")
@@ -257,8 +258,7 @@ def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
     if tgt_type == "list":
         unknown = sorted(set(tgt) - minion_keys(opts)[0])
         if unknown:
-            names = ", ".join(unknown[:10]) + (", …" if len(unknown) > 10 else "")
-            raise Refused(f"No accepted minion has this name: {names} (of the list in tgt)")
+            raise Refused(f"No accepted minion has this name: {some(unknown, 10)} (of the list in tgt)")
     kinds.accepted(without_data, opts, tgt, tgt_type, ())  # refuses a target by data that the master does not keep
     try:
         matched = matched_minions(opts, tgt, tgt_type)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from saltext.jobs.core.display.text import cut
+
 #: Replaces the value of an argument that is named like a secret.
 HIDDEN = "********"
 #: Most words of one command, and most characters of one word.
@@ -41,7 +43,7 @@ def words_of(arg: Iterable[Any], kwargs: Mapping[str, Any]) -> list[str]:
     given = list(arg)
     found = [_word(value) for value in given[:_WORDS]]
     some = list(kwargs.items())[: _WORDS - len(found)]
-    found += [_cut(f"{name}={_word(shown(value, name))}") for name, value in some]
+    found += [cut(f"{name}={_word(shown(value, name))}", _LONGEST, middle=False) for name, value in some]
     left = len(given) + len(kwargs) - len(found)
     return [*found, f"… and {left} more"] if left else found
 
@@ -91,8 +93,5 @@ def _shown_text(text: str, depth: int) -> str:
 
 def _word(value: Any) -> str:
     found = shown(value)
-    return _cut(json.dumps(found, default=str, ensure_ascii=False) if isinstance(found, (dict, list)) else str(found))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    text = json.dumps(found, default=str, ensure_ascii=False) if isinstance(found, (dict, list)) else str(found)
+    return cut(text, _LONGEST, middle=False)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.display import moments
-from saltext.jobs.core.display.page import Page
+from saltext.jobs.core.display.page import Page, plain
 from saltext.jobs.core.display.text import counted
 
 #: Most lines of one value, most lines of a page, and most values of one list or mapping.
@@ -31,7 +31,7 @@ def _nested(data: Any, page: Page, indent: str) -> None:
     elif isinstance(data, (list, tuple)):
         named = [("-", value) for value in data[:_VALUES]]
     else:
-        page.line(f"{indent}{_plain(data)}", indent, _MOST)
+        page.line(f"{indent}{plain(data)}", indent, _MOST)
         return
     for name, value in named:
         if isinstance(value, str) and "\n" in value.strip():
@@ -39,12 +39,12 @@ def _nested(data: Any, page: Page, indent: str) -> None:
             for line in value.strip("\n").split("\n")[:_VALUES]:
                 page.line(f"{indent}  {line}", f"{indent}  ", _MOST)
         elif not value or not isinstance(value, (Mapping, list, tuple)):
-            page.line(f"{indent}{name} {_plain(value)}", f"{indent}  ", _MOST)
+            page.line(f"{indent}{name} {plain(value)}", f"{indent}  ", _MOST)
         elif isinstance(value, Mapping) or any(isinstance(item, (Mapping, list, tuple)) for item in value):
             page.line(f"{indent}{name}", indent, _MOST)
             _nested(value, page, f"{indent}  ")
         else:
-            page.names(f"{indent}{name}", [_plain(item) for item in value], _MOST, f"{indent}  ")
+            page.names(f"{indent}{name}", [plain(item) for item in value], _MOST, f"{indent}  ")
     page.folded(len(data), len(named))
 
 
@@ -52,12 +52,6 @@ def _timed(name: str, value: Any, page: Page) -> Any:
     """Return a time, which the name tells, as people read it; a word or a flag of that name is none."""
     is_time = name.endswith("_at") or name in ("since", "started", "oldest")
     return page.when(value) if value and is_time and moments.seconds_of(value) is not None else value
-
-
-def _plain(value: Any) -> str:
-    if value is None or (isinstance(value, (Mapping, list, tuple)) and not value):
-        return "-"
-    return str(value)
 
 
 def doctor(data: Mapping[str, Any], page: Page) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from saltext.jobs.core.display import moments
@@ -69,24 +69,23 @@ def _of(row: Row, value: str | Callable[[Row], Any]) -> Any:
     return row[value] if isinstance(value, str) else value(row)
 
 
+@dataclass
 class Page:
     """
     ``width``: columns of the terminal. ``now``: Unix time. ``tz``, ``jid_tz``: the zones of times, and of jids; None for
     that of this machine. ``chosen``: the call had arguments, so that nothing found does not mean that there is nothing.
     """
 
-    def __init__(
-        self,
-        width: int,
-        now: float,
-        tz: datetime.tzinfo | None = None,
-        jid_tz: datetime.tzinfo | None = None,
-        colours: bool = False,
-        chosen: bool = False,
-    ) -> None:
-        self.width, self.now, self.tz = max(_NARROWEST, width), now, tz
-        self.jid_tz, self._colours, self.chosen = jid_tz, colours, chosen
-        self._lines: list[str] = []
+    width: int
+    now: float
+    tz: datetime.tzinfo | None = None
+    jid_tz: datetime.tzinfo | None = None
+    colours: bool = False
+    chosen: bool = False
+    _lines: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.width = max(_NARROWEST, self.width)
 
     def text(self) -> str:
         return "\n".join(self._lines)
@@ -131,7 +130,7 @@ class Page:
         cells = [[column.title for column in columns]]
         for row in rows[:most]:
             values = ((column, _of(row, column.value)) for column in columns)
-            cells.append([clean(self.age(value) if column.age else value) for column, value in values])
+            cells.append([clean(self.age(value) if column.age else plain(value)) for column, value in values])
         widths = self._widths(columns, cells)
         for texts in cells:
             self._lines.append(_GAP.join(self._cell(texts[at], columns[at], widths[at]) for at in widths).rstrip())
@@ -153,7 +152,7 @@ class Page:
 
     def _cell(self, text: str, column: Column, width: int) -> str:
         padded = pad(cut(text, width, middle=column.names), width, column.right)
-        colour = _COLOURS.get(text) if self._colours else None
+        colour = _COLOURS.get(text) if self.colours else None
         return f"{colour}{padded}{_END}" if colour else padded
 
     def folded(self, rows: int, shown: int, what: str = "") -> None:
@@ -185,6 +184,11 @@ class Page:
     def age(self, value: Any) -> str:
         """Return how long ago it was, for a table: ``3 min``; a time to come begins with ``in``."""
         return moments.ago(value, self.now).removesuffix(" ago")
+
+
+def plain(value: Any) -> str:
+    """Return a value as it is shown; a dash for nothing."""
+    return moments.UNKNOWN if value is None or value in ((), [], {}) else str(value)
 
 
 def _needed(widths: Mapping[int, int]) -> int:

@@ -16,8 +16,8 @@ from typing import Any
 
 #: Marks an omission.
 ELLIPSIS = "…"
-#: A number that stays with the next word; longer ones are jids.
-_NUMBER = re.compile(r"\(?[0-9][0-9,.]{0,8}", re.ASCII)
+#: A number, which stays with the next word (longer ones are jids); and the blank between them, which no clean text has.
+_NUMBER, _KEPT = re.compile(r"((?:\A|(?<= ))\(?[0-9][0-9,.]{0,8}) ", re.ASCII), "\0"
 
 
 def clean(value: Any) -> str:
@@ -67,7 +67,8 @@ def pad(text: str, width: int, right: bool = False) -> str:
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
     """Return lines of at most ``width`` columns, divided between words if possible; all but the first after ``indent``."""
     indent = indent if len(indent) < width // 2 else ""
-    line, *parts = (part for word in _words(text) for part in _broken(word, width - len(indent)))
+    words = _NUMBER.sub(rf"\1{_KEPT}", text).split(" ")  # a number stays with what it counts
+    line, *parts = (part for word in words for part in _broken(word, width - len(indent)))
     lines: list[str] = []
     for part in parts:
         if width_of(line) + 1 + width_of(part) <= width:
@@ -75,23 +76,19 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
         else:
             lines.append(line)
             line = indent + part
-    return [*lines, line]
-
-
-def _words(text: str) -> list[str]:
-    """Return the words; a number stays with what it counts."""
-    words: list[str] = []
-    for word in text.split(" "):
-        if words and _NUMBER.fullmatch(words[-1]):
-            words[-1] += f" {word}"
-        else:
-            words.append(word)
-    return words
+    return [one.replace(_KEPT, " ") for one in (*lines, line)]
 
 
 def counted(number: int, one: str, many: str = "") -> str:
     """Return ``1 minion`` or ``2,000 minions``."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def some(names: Iterable[str], most: int) -> str:
+    """Return at most so many names, with commas between them, and how many there are beyond."""
+    named = list(names)
+    left = len(named) - most
+    return ", ".join(named[:most]) + (f" and {left:,} more" if left > 0 else "")
 
 
 def _broken(word: str, width: int) -> Iterator[str]:

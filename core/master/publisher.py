@@ -20,6 +20,7 @@ import salt.utils.network
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk.lease import Lease
+from saltext.jobs.core.display.text import cut, target
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.master.passes import local_key, pass_for
 
@@ -118,7 +119,7 @@ class Publisher:
             raise PublishFailed(f"the master did not publish: {text}", bool(error), name == "AuthorizationError")
         matched = frozenset(answer["load"]["minions"])
         if not matched and not self._opts.get("order_masters"):
-            raise NoMinionMatched(f"the master matched no minion with {_short(tgt)}")
+            raise NoMinionMatched(f"the master matched no minion with {cut(target(tgt, None), 80)}")
         self.published += 1
         return matched
 
@@ -164,8 +165,3 @@ def _with_wishes(given: Any, question: bool, once: Mapping[str, Any] | None) -> 
         return given  # options in an unknown form stay as they are
     wishes = {"question": True} if question else {"ack": True, **(once or {})}
     return {**(given or {}), "job_once": wishes}
-
-
-def _short(tgt: Any) -> str:
-    text = ",".join(tgt) if isinstance(tgt, (list, tuple)) else str(tgt)
-    return text if len(text) <= 80 else text[:77] + "..."

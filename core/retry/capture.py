@@ -16,6 +16,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
+from saltext.jobs.core.display.text import some
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, Key, Kind, Stage, State, Watched
 from saltext.jobs.core.retry.queue import Queue, matches
@@ -185,8 +186,7 @@ class Capture:
         job = self.jobs[jid] = self.jobs[jid].closed()
         is_over = self._queue.now >= job.until
         if is_over and job.begun:
-            some = ", ".join(sorted(job.begun)[:5])
-            begun = f"{len(job.begun)} minions have begun job {jid} and not returned it in its time to live: {some}"
+            begun = f"Job {jid} was begun, and not returned in its time to live: {some(sorted(job.begun), 5)}"
             self._queue.want(facts.Warn(begun))
         if (job.begun or job.settled or job.killed) and not is_over:
             self._timers.set(("job", jid), job.until)

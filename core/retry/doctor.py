@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.display.text import some
 from saltext.jobs.core.engine import findings
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import SettingsError
@@ -92,18 +93,14 @@ def _about_owed(opts: Mapping[str, Any], settings: RetrySettings) -> Iterator[Fi
         if entry.state is State.PENDING and (is_late or entry.minion not in accepted):
             (late if entry.minion in accepted else keyless).add(entry.minion)
     if unnamed := owed & syndics - set(settings.syndics):
-        told = f"{_some(unnamed)}: a syndic, to which jobs are owed"
+        told = f"{some(sorted(unnamed), 5)}: a syndic, to which jobs are owed"
         yield fault("syndic", told, f"name it under {JOB_RETRY}, in syndics")
     if keyless:
-        told = f"{_some(keyless)}: jobs are owed to it, and its key is not accepted"
+        told = f"{some(sorted(keyless), 5)}: jobs are owed to it, and its key is not accepted"
         yield fault("owed-without-key", told, "accept it, or job_retry.cancel minion=ID")
     if late:
         yield advice(
             "owed-for-long",
-            f"{_some(late)}: it has not taken what it is owed for half of its time to live",
+            f"{some(sorted(late), 5)}: it has not taken what it is owed for half of its time to live",
             "if it was renamed or removed, delete its key; if it takes jobs more slowly than they come, set a longer ttl",
         )
-
-
-def _some(names: set[str]) -> str:
-    return ", ".join(sorted(names)[:5]) + (" …" if len(names) > 5 else "")

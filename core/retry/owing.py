@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from saltext.jobs.core.display.text import some
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Capture
 from saltext.jobs.core.retry.entry import ENDED, PAUSED, TRANSITIONS, UNDER_WAY, Entry, State
@@ -45,10 +46,10 @@ class Owing:
             raise ValueError(f"Job {jid} stores no returns, so it could not be known which minions have run it")
         minions = sorted(read.missing) if named is None else list(dict.fromkeys(named))
         if outside := [minion for minion in minions if minion not in read.minions]:
-            raise ValueError(f"Job {jid} was not published to {', '.join(outside[:10])}")
+            raise ValueError(f"Job {jid} was not published to {some(outside, 10)}")
         keyless = [minion for minion in minions if minion not in read.missing | read.returned]
         if keyless and not request.get("batch"):
-            raise ValueError(f"Not enqueued, since these minions have no accepted key here: {', '.join(keyless[:10])}")
+            raise ValueError(f"Not enqueued, since these minions have no accepted key here: {some(keyless, 10)}")
         if read.job.obstacle and named is None:
             raise ValueError(f"Job {jid} cannot be delivered: {read.job.obstacle}; name the minions")
         if keyless:
