@@ -20,7 +20,7 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import KEPT_ASIDE
-from saltext.jobs.core.batch.summary import OVER, counts, summary
+from saltext.jobs.core.batch.summary import OVER, summary, verdict
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.errors import StateError
@@ -308,7 +308,7 @@ class BatchShell:
         live.close()
         del self.live[live.jid]
         self._tally.add(live.batch)
-        log.info("Batch %s has ended: %s", live.jid, counts(live.batch))
+        log.info("%s", verdict(summary(live.batch, self._ports.clock.now()))[1])
         if live.batch.halted is not None:
             # Tell what became of the minions that were in flight when it was halted.
             effects.perform(self._ports, live, [facts.Announce("progress")])

@@ -22,52 +22,38 @@ from saltext.jobs.core.reasons import Reasons, text_of
 
 #: The ``driver`` of our batches.
 DRIVER = "engine"
+#: What an event has besides the counts, by its kind.
+_ANNOUNCED = {
+    "new": ("tgt", "tgt_type", "batch_size"),
+    "progress": ("blocked_reason", "batch_size", "stage"),
+    **dict.fromkeys(("complete", "halted"), ("halted_reason", "success", "stopped_by")),
+}
 _ORDINALS = ("first", "second", "third")
 #: Most columns of the bar.
 _BAR = 20
 
 
-def counts(batch: Batch) -> dict[str, Any]:
-    """Return how many minions are in each state, adding up to ``total``; and the batch's ``state``, and ``group`` if any."""
-    return {
-        "total": len(batch.spec.minions),
-        **{outcome.value: batch.counts[outcome] for outcome in Outcome},
-        "active": len(batch.flights),
-        "pending": len(batch.pending),
-        "state": batch.state,
-        **({"group": batch.spec.groups[batch.pace.group][0]} if batch.spec.groups else {}),
-    }
-
-
-def _pace(batch: Batch) -> dict[str, int]:
-    """Return the present stage, counted from 1, and the most minions in flight at it."""
-    return {"batch_size": batch.pace.size, "stage": batch.pace.stage % len(batch.spec.sizes) + 1}
-
-
 def announcement(batch: Batch, effect: Announce) -> dict[str, Any]:
-    """Return the payload of an event: the fields that core/master/events.py names for its kind."""
-    spec = batch.spec
-    payload = {"jid": spec.jid, "fun": spec.fun, "user": spec.user, **counts(batch)}
+    """Return the payload of an event: the fields of the summary that core/master/events.py names for its kind."""
+    found = summary(batch, batch.last_progress)
+    names = ("jid", "fun", "user", "total", *ENDED, "active", "pending", "group", *_ANNOUNCED.get(effect.kind, ()))
     # Salt 3008's manager would take a "state" in such an event for a whole batch of its own.
-    payload["status"] = payload.pop("state")
-    if effect.kind == "new":
-        payload.update(tgt=spec.tgt, tgt_type=spec.tgt_type, batch_size=batch.pace.size)
-    if effect.kind == "progress":
-        payload.update(blocked_reason=batch.waits_for_room() or None, **_pace(batch))
-    if effect.kind in ("complete", "halted"):
-        payload.update(halted_reason=batch.halted, success=batch.success, stopped_by=batch.stopped_by)
-    return {**payload, **shown(effect.details)}
+    return {**{name: found[name] for name in names if name in found}, "status": found["state"], **shown(effect.details)}
 
 
 def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
     """Return the flat dict of ``batch.status``: all keys of Salt 3008, and ours. ``is_seen``: arguments are shown."""
-    spec, numbers, pause = batch.spec, counts(batch), batch.waits_for()
-    groups = {"by": spec.grouped_by, "group_number": batch.pace.group + 1, "groups": len(spec.groups)}
+    spec, pace, pause = batch.spec, batch.pace, batch.waits_for()
+    numbers = {outcome.value: batch.counts[outcome] for outcome in Outcome}
+    numbers |= {"active": len(batch.flights), "pending": len(batch.pending)}
+    group = {"group": spec.groups[pace.group][0], "group_number": pace.group + 1} if spec.groups else {}
     return {
         "jid": spec.jid,
         **_asked(spec, is_seen),
         **numbers,
-        **_pace(batch),
+        "state": batch.state,
+        "batch_size": pace.size,  # most minions in flight at the present stage, which is counted from 1
+        "stage": pace.stage % len(spec.sizes) + 1,
         "halted": batch.halted is not None,
         "halted_reason": batch.halted,
         "stopped_by": batch.stopped_by or None,
@@ -77,7 +63,7 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "last_progress": batch.last_progress,
         "age_seconds": max(0.0, now - batch.last_progress),
         "stages": len(spec.sizes),
-        **(groups if spec.groups else {}),
+        **({**group, "by": spec.grouped_by, "groups": len(spec.groups)} if group else {}),
         "rate": _rate(batch, numbers, now),
         "eta_seconds": _seconds_left(batch, numbers),
         "success": batch.success,
@@ -85,11 +71,11 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "paused_reason": pause.reason if pause else None,
         "opens_at": batch.schedule.opens if pause and pause.by in SCHEDULED else None,
         "blocked_reason": batch.waits_for_room() or None,
-        "check": batch.pace.checking is not None,
-        "approve": batch.pace.checking if batch.pace.by_hand else None,
+        "check": pace.checking is not None,
+        "approve": pace.checking if pace.by_hand else None,
         "survivors": sorted(minion for minion, member in batch.flights.items() if member.kills >= KILLS),
-        "publishes": batch.pace.publishes,
-        "publish_failures": batch.pace.publish_failures,
+        "publishes": pace.publishes,
+        "publish_failures": pace.publish_failures,
         "finished": batch.finished,
         "parent": spec.parent,
     }
@@ -300,7 +286,10 @@ def pace(found: Mapping[str, Any], size: str = "") -> str:
     stage = f"stage {found['stage']} of {found['stages']}" if found.get("stages", 1) > 1 else ""
     rate = f"{two_digits(found['rate']):g} a minute" if found.get("rate") and found["state"] == "running" else ""
     left = f"about {span(found['eta_seconds'])} left" if found.get("eta_seconds") else ""
-    return "; ".join(filter(None, (", ".join(filter(None, texts)) for texts in ((group, stage, size), (rate, left)))))
+    begins = found["state"] == "running" and found.get("publishes") == 0 and not found.get("active")
+    pings = begins and (found.get("options") or {}).get("presence") == "ping"
+    texts = ((group, stage, size), ("minions are pinged first" if pings else "", rate, left))
+    return "; ".join(filter(None, (", ".join(filter(None, each)) for each in texts)))
 
 
 def why_halted(found: Mapping[str, Any]) -> str:
@@ -333,13 +322,13 @@ def engine_trouble(found: Mapping[str, Any]) -> str | None:
 
 def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
     """Return whether an ended batch has succeeded, and a sentence about it, with how many minions were left out."""
-    batch, total = f"Batch {found['jid']}", found["total"]
+    batch, total = f"Batch {found['jid']}", counted(found["total"], "minion")
     if found.get("success"):
         left_out = f"; {found['offline']} left out without an answer" if found.get("offline") else ""
-        return True, f"{batch}: {found['completed']} of {total} minions completed{left_out}"
+        return True, f"{batch}: {found['completed']} of {total} completed{left_out}"
     wrong = in_numbers(found, (*BAD, "pending"))
     why = f" ({why_halted(found)})" if why_halted(found) else ""
-    return False, f"{batch} is {word(found)}{why}: {wrong or 'nothing ran'} of {total} minions"
+    return False, f"{batch} is {word(found)}{why}: {wrong or 'nothing ran'} of {total}"
 
 
 def why_not(verb: str, found: Mapping[str, Any], killing: bool = False) -> str:

@@ -31,7 +31,7 @@ from saltext.jobs.core.batch.summary import (
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.facts import facts, head, reasons
 from saltext.jobs.core.display.page import ROWS, Column, Page, Row, Table
-from saltext.jobs.core.display.text import counted, target
+from saltext.jobs.core.display.text import counted, some, target
 from saltext.jobs.core.reasons import id_and_function, states_of, text_of
 
 #: Most lines of names for a state that needs attention, and for any other state.
@@ -111,6 +111,10 @@ def listed(found: Sequence[Row], page: Page) -> None:
     for line in waiting[:_WAITING]:
         page.line(line, "  ", 3)
     page.folded(len(waiting), _WAITING, " that wait")
+    retries = {batch["parent"]: f"{batch['jid']} ({word(batch)})" for batch in reversed(found) if batch.get("parent")}
+    for batch in found:
+        if batch["jid"] in retries and not batch.get("success"):
+            page.line(f"{batch['jid']}: retried by {retries[batch['jid']]}", "  ")
     trouble = next((told for batch in found if (told := engine_trouble(batch))), None)
     if trouble:
         page.line(f"{trouble[0].upper()}{trouble[1:]}.")
@@ -307,17 +311,18 @@ def _state(name: str, state: Mapping[str, Any]) -> dict[str, Any]:
 
 def step(found: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what a step of an orchestration shows of a summary and ``batch.failures``: Salt prints a line a key."""
-    verdict = "Error" if "Error" in found else "verdict"
-    names = ("jid", "state", "total", *ENDED, "active", "pending", "retcode", verdict)
-    told = {name: found[name] for name in names if found.get(name)}
-    failed = {}
-    for group in groups[:_REASONS]:
-        minions = group["minions"]
-        more = f" and {len(minions) - _NAMES:,} more" if len(minions) > _NAMES else ""
-        failed[f"{head(group)} {', '.join(minions[:_NAMES])}{more}"] = group["text"]
-    left = len(groups) - len(failed)
-    return (
-        told
-        | ({"failures": failed} if failed else {})
-        | ({"more": f"batch.failures shows {left} more"} if left else {})
+    names = (
+        "jid",
+        "state",
+        "total",
+        *ENDED,
+        "active",
+        "pending",
+        "retcode",
+        "Error" if "Error" in found else "verdict",
     )
+    told: dict[str, Any] = {name: found.get(name) for name in names}
+    told["failures"] = {f"{head(one)} {some(one['minions'], _NAMES)}": one["text"] for one in groups[:_REASONS]}
+    if len(groups) > _REASONS:
+        told["more"] = f"batch.failures shows {len(groups) - _REASONS} more"
+    return {name: value for name, value in told.items() if value}

@@ -96,6 +96,8 @@ class Display:
 
 def waiting_line(summary: Mapping[str, Any]) -> str:
     """Return why a batch sends to no minion now, and what an operator can do; empty if it does send."""
+    if trouble := engine_trouble(summary):
+        return f"{word(summary)}: {trouble}"
     reason = waits(summary, lambda time: moments.local(time, None))
     # How others hold it up changes with each of their minions: that is worth a line only if this batch stands still.
     if not reason or (summary.get("blocked_reason") and summary.get("active")):
@@ -106,9 +108,7 @@ def waiting_line(summary: Mapping[str, Any]) -> str:
 
 def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
     """Return the state of a batch in one line of at most ``width`` columns, as a wider one could not be redrawn."""
-    silent = summary.get("engine_silent_seconds")
-    engine = " (no engine)" if summary.get("engine") is False else " (the engine does not answer)" if silent else ""
-    stands = f"{progress(summary, width)} {word(summary)}{engine}{_elapsed(summary)}"
+    stands = f"{progress(summary, width)} {word(summary)}{_elapsed(summary)}"
     counts = in_numbers(summary, (*BAD, "active", "completed"))
     text = clean("; ".join(filter(None, (stands, counts, pace(summary)))))
     return text if width is None else cut(text, width, middle=False)

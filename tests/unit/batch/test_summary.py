@@ -18,6 +18,7 @@ def shown(bench):
     ("minions", "more", "good", "said"),
     [
         ("CC", {}, True, ": 2 of 2 minions completed"),
+        ("C", {}, True, ": 1 of 1 minion completed"),
         ("CCaa", {"batch": "4"}, True, ": 2 of 4 minions completed; 2 left out without an answer"),
         ("aa", {}, False, " is unsuccessful: 2 offline of 2 minions"),
         (

@@ -111,6 +111,14 @@ def test_a_list_says_what_each_batch_waits_for():
     assert drawn(tables.listed, rows[:1] * 30)[-2] == "… and 20 more that wait; --out=json shows all"
 
 
+def test_a_list_says_which_batch_has_retried_one_that_did_not_succeed():
+    again = standing(jid="2", parent=JID, state="complete", success=True)
+    rows = [standing(jid="3", parent="2"), again, standing(state="halted")]
+    assert drawn(tables.listed, rows)[-2] == f"{JID}: retried by 2 (succeeded)"
+    assert drawn(tables.listed, rows[1:])[-2] == drawn(tables.listed, rows)[-2]
+    assert not [line for line in drawn(tables.listed, rows[:2]) if "retried" in line]
+
+
 def test_a_batch_is_shown_with_the_name_that_an_operator_gave_it_whoever_looks():
     named = spec(options={"metadata": {"name": "Upgrade", "ticket": "OPS-7", "note": "for ops only"}})
     seen = standing(options=summary.summary(Batch(named, NOW), NOW, is_seen=False)["options"])
@@ -169,6 +177,10 @@ def test_the_status_of_a_batch_takes_a_few_lines():
         (
             {"group": "r2", "group_number": 2, "groups": 5, "by": "grains:rack"},
             "  group r2 (2 of 5, by grains:rack), stage 2 of 3, 10 at a time; 12 a minute,",
+        ),
+        (
+            {"publishes": 0, "active": 0, "rate": 0.0, "eta_seconds": None, "options": {"presence": "ping"}},
+            "  stage 2 of 3, 10 at a time; minions are pinged first",
         ),
         ({"survivors": ["web1", "web2"]}, "  still run it after a kill: web1, web2"),
         ({"parent": "1"}, "  retry of: 1"),
