@@ -9,25 +9,9 @@ import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from saltext.jobs.core.batch import summary
 from saltext.jobs.core.batch.gates import HELD
 from saltext.jobs.core.batch.member import Outcome
-from saltext.jobs.core.batch.summary import (
-    BAD,
-    DRIVER,
-    ENDED,
-    FAILED,
-    OVER,
-    WORDS,
-    engine_trouble,
-    in_numbers,
-    meaning,
-    named,
-    pace,
-    progress,
-    waits,
-    why_halted,
-    word,
-)
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.facts import facts, head, reasons
 from saltext.jobs.core.display.page import ROWS, Column, Page, Row, Table
@@ -52,7 +36,7 @@ _WAITING = 10
 
 def _command(batch: Row) -> str:
     """Return the function with its arguments, after what the operator has named the batch."""
-    given = ", ".join(str(word) for word in named((batch.get("options") or {}).get("metadata")).values())
+    given = ", ".join(str(word) for word in summary.named((batch.get("options") or {}).get("metadata")).values())
     words = (batch["fun"], *(batch.get("arguments") or ()))
     return " ".join([*([f"{given}:"] if given else []), *map(str, words)])
 
@@ -70,17 +54,17 @@ _BATCHES = Table(
     "batches",
     (
         Column("JID", "jid"),
-        Column("STATE", word),
+        Column("STATE", summary.word),
         Column("DONE", lambda batch: f"{batch['completed']}/{batch['total']}", right=True, rank=1),
-        Column("FAILED", lambda batch: _count(batch, FAILED), right=True, rank=3),
+        Column("FAILED", lambda batch: _count(batch, summary.FAILED), right=True, rank=3),
         Column("FUNCTION", _command, 7, rank=4, names=False),
         Column("TARGET", _target, 6, rank=5, names=False),
         Column("AGE", "created", rank=2, age=True),
     ),
-    word,
-    WORDS,
+    summary.word,
+    summary.WORDS,
 )
-_MINIONS = Table("minion", "minions", (), "state", (*BAD, "active", "pending", Outcome.COMPLETED.value))
+_MINIONS = Table("minion", "minions", (), "state", (*summary.BAD, "active", "pending", Outcome.COMPLETED.value))
 
 
 _STATES = Table(
@@ -107,20 +91,20 @@ def listed(found: Sequence[Row], page: Page) -> None:
         return
     page.line(_BATCHES.headline(found))
     page.table(_BATCHES.columns, found, len(found))
-    waiting = [f"{batch['jid']}: {why}" for batch in found if (why := waits(batch, page.when))]
+    waiting = [f"{batch['jid']}: {why}" for batch in found if (why := summary.waits(batch, page.when))]
     for line in waiting[:_WAITING]:
         page.line(line, "  ", 3)
     page.folded(len(waiting), _WAITING, " that wait")
-    retries = {batch["parent"]: f"{batch['jid']} ({word(batch)})" for batch in reversed(found) if batch.get("parent")}
+    retries = {batch.get("parent"): batch for batch in reversed(found)}  # the newest one of each
     for batch in found:
-        if batch["jid"] in retries and not batch.get("success"):
-            page.line(f"{batch['jid']}: retried by {retries[batch['jid']]}", "  ")
-    trouble = next((told for batch in found if (told := engine_trouble(batch))), None)
+        if not batch.get("success") and (retry := retries.get(batch["jid"])):
+            page.line(f"{batch['jid']}: retried by {retry['jid']} ({summary.word(retry)})", "  ")
+    trouble = next((told for batch in found if (told := summary.engine_trouble(batch))), None)
     if trouble:
         page.line(f"{trouble[0].upper()}{trouble[1:]}.")
-    goes_on = any(batch["state"] not in OVER for batch in found)
+    goes_on = any(batch["state"] not in summary.OVER for batch in found)
     steps = ["status", "watch", "minions", "stop"] if goes_on else ["status", "minions"]
-    if any(_count(batch, FAILED) for batch in found):
+    if any(_count(batch, summary.FAILED) for batch in found):
         steps.insert(0, "failures")
     page.next(f"batch.{steps[0]} JID", *steps[1:])
 
@@ -140,9 +124,9 @@ def standing(batch: Row, page: Page) -> None:
         previewed(batch, page)
         return
     user = f", by {batch['user']}" if batch.get("user") else ""
-    page.line(f"{batch['jid']}  {word(batch)}  {_command(batch)} on {_target(batch)}{user}", "  ", 3)
-    counts = in_numbers(batch, (*BAD, "active", "completed", "pending"))
-    page.line(f"{progress(batch, page.width)}: {counts or 'no minion'}", "  ")
+    page.line(f"{batch['jid']}  {summary.word(batch)}  {_command(batch)} on {_target(batch)}{user}", "  ", 3)
+    counts = summary.in_numbers(batch, (*summary.BAD, "active", "completed", "pending"))
+    page.line(f"{summary.progress(batch, page.width)}: {counts or 'no minion'}", "  ")
     for name, value in _particulars(batch, page):
         if value:
             page.line(f"  {name}: {value}" if name else f"  {value}", "    ", _MANY_LINES)
@@ -156,18 +140,18 @@ def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
     options = batch.get("options") or {}
     stopped = batch.get("stopped_by") if batch.get("halted_reason") != "stop" else None
     return [
-        ("halted", why_halted(batch)),
+        ("halted", summary.why_halted(batch)),
         ("stopped by", stopped),
-        (word(batch), waits(batch, page.when)),
+        (summary.word(batch), summary.waits(batch, page.when)),
         ("to be approved by", _names(options.get("approve_by")) if batch.get("approve") is not None else None),
-        ("engine", engine_trouble(batch)),
+        ("engine", summary.engine_trouble(batch)),
         ("a check", "is under way" if batch.get("check") and batch.get("approve") is None else None),
         ("left out, with no grains and pillar at the master", _names(batch.get("unsure"))),
         ("still run it after a kill", _names(batch.get("survivors"))),
-        ("lost", _LOST if batch.get("lost") and batch["state"] in OVER else None),
+        ("lost", _LOST if batch.get("lost") and batch["state"] in summary.OVER else None),
         ("queued", _OWED if batch.get("queued") else None),
         ("publishes that failed", batch.get("publish_failures")),
-        ("", pace(batch, f"{batch.get('batch_size')} at a time")),
+        ("", summary.pace(batch, f"{batch.get('batch_size')} at a time")),
         ("options", _given(options)),
         ("", _times(batch, page)),
         ("retry of", batch.get("parent")),
@@ -182,7 +166,7 @@ def _names(names: Any) -> str:
 
 
 def _is_ours(batch: Row) -> bool:
-    return batch.get("driver") in (None, DRIVER)
+    return batch.get("driver") in (None, summary.DRIVER)
 
 
 def _given(options: Mapping[str, Any]) -> str:
@@ -200,7 +184,7 @@ def _times(batch: Row, page: Page) -> str:
         sent = "delivered by job_retry" if batch.get("completed") or batch.get("failed") else "sent to no minion"
         began = f"asked for {asked}, {sent}" if is_unsent else f"started {asked}"
         return f"{began}, ended {page.when(batch['finished'])}"
-    if is_unsent and word(batch) in ("scheduled", "waiting"):
+    if is_unsent and summary.word(batch) in ("scheduled", "waiting"):
         return f"asked for {page.when(batch['created'])}, and not begun"
     return f"started {page.when(batch['created'])}, last progress {moments.ago(batch.get('last_progress'), page.now)}"
 
@@ -208,7 +192,7 @@ def _times(batch: Row, page: Page) -> str:
 def _next(batch: Row) -> list[str]:
     jid, state = batch["jid"], batch["state"]
     if not _is_ours(batch):
-        return [f"batch.minions {jid}", *(() if state in OVER else ("batch.stop",))]
+        return [f"batch.minions {jid}", *(() if state in summary.OVER else ("batch.stop",))]
     if batch.get("approve") is not None:
         return [f"batch.approve {jid}", "batch.minions", "batch.stop"]
     if state == "paused":
@@ -239,7 +223,7 @@ def _again(batch: Row) -> list[str]:
 
 def _retry(counts: Row) -> str:
     """Return the command, without a jid, that runs a batch again on all minions without success; empty if there are none."""
-    bad = [name for name in BAD if counts.get(name) and name != "queued"]  # the queue owes the job to those
+    bad = [name for name in summary.BAD if counts.get(name) and name != "queued"]  # the queue owes the job to those
     if not bad and not counts.get("pending"):
         return ""
     which = "all" if len(bad) != 1 or counts.get("pending") else bad[0]
@@ -259,14 +243,14 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
     alike = collections.defaultdict[tuple[str, str], list[str]](list)
     for minion, record in sorted(found.items(), key=lambda item: moments.seconds_of(item[1]["since"]) or 0.0):
         retcode = record.get("retcode")
-        alike[str(record["state"]), f"retcode {retcode}" if retcode else meaning(record)].append(minion)
+        alike[str(record["state"]), f"retcode {retcode}" if retcode else summary.meaning(record)].append(minion)
     for (state, why), names in sorted(alike.items(), key=lambda item: (_MINIONS.rank(item[0][0]), -len(item[1]))):
         since = moments.seconds_of(found[names[0]]["since"]) if state in ("active", "queued") else None
         longest = f", the first for {moments.span(page.now - since)}" if since else ""
         text = f"{state} ({why}{longest})" if why else state
-        page.names(f"{text}, {len(names):,}:", names, _MANY_LINES if state in BAD else _FEW_LINES)
+        page.names(f"{text}, {len(names):,}:", names, _MANY_LINES if state in summary.BAD else _FEW_LINES)
     page.fold(ROWS)
-    bad = {state: 1 for state, _ in alike if state in BAD}
+    bad = {state: 1 for state, _ in alike if state in summary.BAD}
     if [*bad] == ["queued"]:
         page.next("job_retry.list jid=JID", "jobs.lookup_jid")
     else:
@@ -277,7 +261,7 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
 def failures(found: Mapping[str, Any], page: Page) -> None:
     """Show ``batch.failures``: each reason with its minions, the most frequent first."""
     jid, groups = found["jid"], found["groups"]
-    page.line(f"{jid}  {word(found)}  {_command(found)} on {_target(found)}", "  ", 3)
+    page.line(f"{jid}  {summary.word(found)}  {_command(found)} on {_target(found)}", "  ", 3)
     many = f", for {counted(len(groups), 'reason')}" if len(groups) > 1 else ""
     page.line(f"{found['unsuccessful']:,} of {counted(found['total'], 'minion')} did not succeed{many}")
     reasons(groups, page)
@@ -311,16 +295,8 @@ def _state(name: str, state: Mapping[str, Any]) -> dict[str, Any]:
 
 def step(found: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what a step of an orchestration shows of a summary and ``batch.failures``: Salt prints a line a key."""
-    names = (
-        "jid",
-        "state",
-        "total",
-        *ENDED,
-        "active",
-        "pending",
-        "retcode",
-        "Error" if "Error" in found else "verdict",
-    )
+    ended = "Error" if "Error" in found else "verdict"
+    names = ("jid", "state", "total", *summary.ENDED, "active", "pending", "retcode", ended)
     told: dict[str, Any] = {name: found.get(name) for name in names}
     told["failures"] = {f"{head(one)} {some(one['minions'], _NAMES)}": one["text"] for one in groups[:_REASONS]}
     if len(groups) > _REASONS:
