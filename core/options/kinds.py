@@ -197,21 +197,15 @@ MAPPING = Kind(_mapping, "a mapping of names to values")
 SEQUENCE = Kind(lambda value: [] if value is None else list(_only(value, isinstance(value, (list, tuple)))), "a list")
 
 
-def _path(value: Any) -> str:
-    return str(_only(value, isinstance(value, str) and (not value or value.startswith(("/", "~")))))
-
-
-#: Accept a directory, or nothing; a file, or nothing.
-FOLDER = Kind(_path, "the full path of a directory, such as /var/lib/prometheus/node-exporter, or '' for none")
-FILE = Kind(_path, "the full path of a file, or '' for none")
-
-
-def address(example: str) -> Kind[str]:
-    """Accept an address of the web without a user and a password, or nothing."""
-    return Kind(
-        lambda value: str(_only(value or "", value in (None, "") or _parts(_ADDRESS, value))),
-        f"an address such as {example}, without a user and a password, or '' for none",
-    )
+#: Accept the path of a file or a directory, and an address of the web without a user and a password; or nothing.
+PATH = Kind(
+    lambda value: str(_only(value, isinstance(value, str) and (not value or value.startswith(("/", "~"))))),
+    "a full path, which begins with / or ~, or '' for none",
+)
+ADDRESS = Kind(
+    lambda value: str(_only(value or "", value in (None, "") or _parts(_ADDRESS, value))),
+    "an address such as https://ops.example.com/salt, without a user and a password, or '' for none",
+)
 
 
 # -- jobs and minions ---------------------------------------------------------------------------------------------------
