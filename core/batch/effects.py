@@ -26,7 +26,7 @@ from saltext.jobs.core.batch.plan import not_passed
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import announcement
 from saltext.jobs.core.delivery.known import Evidence, Said, Step
-from saltext.jobs.core.display.text import some
+from saltext.jobs.core.display.text import counted, some
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.master import events, once
@@ -111,7 +111,7 @@ async def _publish(ports: Ports, live: Live, effect: facts.Publish) -> facts.Fac
     except NoMinionMatched:
         matched = frozenset()
     except PublishFailed as exc:
-        log.warning("Batch %s: a publish to %d minions failed: %s", live.jid, len(effect.minions), exc)
+        log.warning("Batch %s: a publish to %s failed: %s", live.jid, counted(len(effect.minions), "minion"), exc)
         return facts.PublishFailed(str(exc), exc.certain)
     if not ports.cache.keeps_first_load:
         await _keep_load(ports, live)
@@ -160,7 +160,7 @@ async def _ask(ports: Ports, live: Live, effect: facts.Ask) -> facts.Fact:
     except NoMinionMatched:
         return facts.Asked({Evidence.SILENT: minions})
     except (PublishFailed, JobCacheError) as exc:
-        log.warning("Batch %s: %d minions could not be asked: %s", live.jid, len(minions), exc)
+        log.warning("Batch %s: %s could not be asked: %s", live.jid, counted(len(minions), "minion"), exc)
         return facts.Asked({Evidence.UNASKED: minions})
     return await _answers(ports, live, said)
 
@@ -199,7 +199,7 @@ async def _kill(ports: Ports, live: Live, effect: facts.Kill) -> None:
     try:
         await ports.questions.kill_job(live.jid, effect.minions, timeout, told, effect.gently)
     except (PublishFailed, JobCacheError) as exc:
-        log.warning("Batch %s: a kill on %d minions failed: %s", live.jid, len(effect.minions), exc)
+        log.warning("Batch %s: a kill on %s failed: %s", live.jid, counted(len(effect.minions), "minion"), exc)
 
 
 async def _check_rights(ports: Ports, live: Live, effect: facts.CheckRights) -> facts.Fact:

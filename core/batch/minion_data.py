@@ -17,6 +17,7 @@ import salt.utils.minions
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.plan import By, Group, groups_of, labels_of, parse_by
+from saltext.jobs.core.display.text import counted
 from saltext.jobs.core.errors import JobsError
 
 #: Seconds by which the times of cached data may be wrong: the cache keeps whole seconds.
@@ -50,7 +51,7 @@ def find_groups(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> tup
     wanted = parse_by(by)
     labels = (_nodegroups_of if wanted.kind == "nodegroups" else _values_of)(opts, wanted, minions)
     if not any(labels.values()):
-        known = f"{len(labels)} of the {len(minions)} minions are known to the master (minion_data_cache)"
+        known = f"the master knows {len(labels)} of {counted(len(minions), 'minion')} (minion_data_cache)"
         raise ValueError(f"by is {by!r}, but no minion of the target is in such a group; {known}")
     return groups_of(minions, labels, wanted.order)
 

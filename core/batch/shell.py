@@ -21,6 +21,7 @@ from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import KEPT_ASIDE
 from saltext.jobs.core.batch.summary import OVER, summary, verdict
+from saltext.jobs.core.display.text import counted
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.errors import StateError
@@ -73,7 +74,7 @@ class BatchShell:
         self.service.serve({"start": self._start_batch, **control}, self._turns.answer)
         self._maintain()
         self._proof.start()
-        log.info("Carrying on %d batches", len(self.live))
+        log.info("Carrying on %s", counted(len(self.live), "batch", "batches"))
 
     def metrics(self) -> Figures:
         ports, limit, now = self._ports, self._sharing.limit, self._ports.clock.now()
@@ -222,7 +223,9 @@ class BatchShell:
         live = self._take_in(Batch(dataclasses.replace(spec, acks=ports.acks), ports.clock.now()))
         live.is_new = True
         await self._turns.durable(live)
-        log.info("Batch %s: %s on %d minions, started by %s", spec.jid, spec.fun, len(spec.minions), spec.user)
+        log.info(
+            "Batch %s: %s on %s, started by %s", spec.jid, spec.fun, counted(len(spec.minions), "minion"), spec.user
+        )
         return live
 
     def _check_number(self, spec: Spec) -> None:

@@ -23,6 +23,7 @@ from saltext.jobs.core.batch.pace import Pace
 from saltext.jobs.core.batch.pending import Pending
 from saltext.jobs.core.batch.spec import Part, Spec
 from saltext.jobs.core.delivery.known import Step
+from saltext.jobs.core.display.text import counted
 
 #: Seconds for which overdue minions are gathered, for one look-up and one question.
 CHECK_WINDOW = 1.0
@@ -168,7 +169,8 @@ class BatchState(Part):
         if limit is None or self.halted or self.finished or not self.pending or self.waits_for():
             return ""
         flying = len(self.flights)
-        return f"waits for room: {limit} of {limit} minions are in flight over all batches, {flying} of them of this"
+        fly = f"{limit} of {counted(limit, 'minion')} {'is' if limit == 1 else 'are'} in flight"
+        return f"waits for room: {fly} over all batches, {flying} of them of this"
 
     @property
     def success(self) -> bool | None:

@@ -18,6 +18,7 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.boot import since_boot
 from saltext.jobs.core.delivery.known import Evidence, Said
 from saltext.jobs.core.disk.lease import Lease
+from saltext.jobs.core.display.text import counted
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.ports import EnginePorts
@@ -104,7 +105,7 @@ class Effects:
         try:
             fact = await finding
         except Exception as exc:
-            its = {**vars(effect), "count": len(getattr(effect, "minions", ()))}
+            its = {**vars(effect), "count": counted(len(getattr(effect, "minions", ())), "minion")}
             what = FINDS[type(effect)][0].format_map(its)
             self._quiet.warning(what, "The retry queue could not %s: %s", what, exc)
             fact = facts.Failed(effect, _outcome(effect, exc), str(exc))
@@ -202,7 +203,7 @@ class Effects:
             once={"rerun": True} if effect.rerun else None,
             natively=not effect.recorded,
         )
-        log.info("Replayed job %s to %d minions", effect.jid, len(effect.minions))
+        log.info("Replayed job %s to %s", effect.jid, counted(len(effect.minions), "minion"))
         return facts.Sent(effect.jid, effect.minions, frozenset(effect.minions) - matched)
 
     async def _ping(self, effect: facts.Ping) -> None:
@@ -241,10 +242,10 @@ FINDS: dict[type, tuple[str, Callable[[Effects, Any], Awaitable[facts.Fact | Non
     facts.Read: ("read job {jid}", lambda its, effect: its._look(its._ports.reader.read, effect.jid)),
     facts.LookUp: ("look up job {jid}", Effects._look_up),
     facts.FindReturns: ("look for returns of job {jid}", Effects._find_returns),
-    facts.Ask: ("ask {count} minions about job {jid}", Effects._ask),
-    facts.Inquire: ("ask {count} minions which jobs they run", Effects._inquire),
-    facts.Publish: ("replay job {jid} to {count} minions", Effects._publish),
-    facts.Ping: ("ping {count} minions", Effects._ping),
+    facts.Ask: ("ask {count} about job {jid}", Effects._ask),
+    facts.Inquire: ("ask {count} which jobs they run", Effects._inquire),
+    facts.Publish: ("replay job {jid} to {count}", Effects._publish),
+    facts.Ping: ("ping {count}", Effects._ping),
     facts.CheckKeys: ("read the keys", lambda its, effect: its._look(its._ports.reader.check_keys, effect.minions)),
 }
 
