@@ -7,7 +7,6 @@ names of temporary files. This module must never keep a return: it keeps one tex
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import re
@@ -153,7 +152,9 @@ def _cut(line: str) -> str:
 
 def evened(text: str, minion: str) -> str:
     """Return a text without what differs from minion to minion, for comparison only. :param minion: whose text it is."""
-    patterns = (*_own_names(minion), *_EVENED)
+    # its id and the first label of that, if they have more than two letters
+    names = (re.escape(name) for name in (minion, minion.partition(".")[0]) if len(name) > 2)
+    patterns = (*(re.compile(rf"(?<![0-9A-Za-z_-]){name}(?![0-9A-Za-z_-])") for name in names), *_EVENED)
     return " ".join(" ".join(_evened(line, patterns).split()) for line in text.split("\n"))
 
 
@@ -163,17 +164,6 @@ def _evened(line: str, patterns: tuple[re.Pattern[str], ...]) -> str:
         line = pattern.sub("#", line)
     # where the text was cut depends on the lengths of ids and numbers before the cut
     return line[:_COMPARED] if was_cut else line
-
-
-@functools.lru_cache(maxsize=8)
-def _own_names(minion: str) -> tuple[re.Pattern[str], ...]:
-    """Return patterns for a minion's id, and for the first label of the id; not for names of up to two letters."""
-    names = {minion, minion.partition(".")[0]}
-    return tuple(
-        re.compile(rf"(?<![0-9A-Za-z_-]){re.escape(name)}(?![0-9A-Za-z_-])")
-        for name in sorted(names, key=len, reverse=True)
-        if len(name) > 2
-    )
 
 
 class Reasons:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import Any
 
 #: Columns if the width is unknown, as in a pipe.
@@ -19,10 +20,8 @@ def is_terminal(stream: Any) -> bool:
 
 def width_of_terminal(stream: Any) -> int:
     """Return the columns of the terminal that a stream leads to: what COLUMNS says, what the terminal says, or 80."""
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isascii() and asked.isdigit() and int(asked):
-        return int(asked)
     try:
-        return os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH
+        own = os.get_terminal_size(stream.fileno())
     except (AttributeError, ValueError, OSError):
-        return DEFAULT_WIDTH
+        own = os.terminal_size((DEFAULT_WIDTH, 0))
+    return shutil.get_terminal_size(own).columns or DEFAULT_WIDTH

@@ -17,11 +17,7 @@ NOTICES = ("approval", "paused", "halted", "failed", "dead", "engine", "recovere
 class EngineSettings:
     """What all engines have."""
 
-    metrics_dir: str = option(
-        "",
-        kinds.PATH,
-        "directory into which the engine's figures are written for Prometheus, every 15 seconds",
-    )
+    metrics_dir: str = option("", kinds.PATH, "directory for the engine's figures for Prometheus, each 15 seconds")
 
 
 @dataclasses.dataclass(frozen=True)
