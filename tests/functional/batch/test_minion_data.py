@@ -62,7 +62,7 @@ def test_a_nodegroup_of_grains_is_known_only_for_minions_with_known_grains(opts,
 
 @pytest.mark.parametrize("by", ["grains:rack", "nodegroups:[by_rack]"])
 def test_without_a_cache_of_minion_data_nothing_is_known(opts, known, by):
-    with pytest.raises(ValueError, match="0 of the 2 minions are known"):
+    with pytest.raises(ValueError, match="the master knows 0 of 2 minions"):
         find_groups({**opts, "minion_data_cache": False}, by, ("m1", "m2"))
 
 
@@ -74,7 +74,7 @@ def test_a_failing_cache_does_not_mean_that_a_value_is_absent(opts, known):
 @pytest.mark.parametrize(
     ("by", "word"),
     [
-        ("grains:rcak", "by is 'grains:rcak', but no minion of the target is in such a group; 2 of the 4"),
+        ("grains:rcak", "by is 'grains:rcak', but no minion of the target is in such a group; the master knows 2 of 4 minions"),
         ("pillar:nosuch", "no minion"),
         (
             "nodegroups:[named,mars,venus]",
