@@ -6,6 +6,7 @@ It reads the options, each listed once with what reads it, matches the target, a
 from __future__ import annotations
 
 import datetime
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -21,13 +22,11 @@ from saltext.jobs.core.batch.permission import CallerRights, load_of
 from saltext.jobs.core.batch.plan import NOT_KNOWN, WITHOUT, Check, Group, budgets_of, parse_by, parse_check, sizes_of
 from saltext.jobs.core.batch.spec import OFFLINE, OWN_NAMES, PRESENCE, Spec
 from saltext.jobs.core.batch.summary import BAD, latest
-from saltext.jobs.core.compat import matched_minions, minion_keys
 from saltext.jobs.core.display.command import HIDDEN, divided, has_hidden
-from saltext.jobs.core.display.text import counted, some
+from saltext.jobs.core.display.text import counted
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import RUNNERS, kind_of
-from saltext.jobs.core.ids import is_plain
-from saltext.jobs.core.master.caller import Caller, no_match
+from saltext.jobs.core.master.caller import Caller, matching
 from saltext.jobs.core.options import kinds
 from saltext.jobs.core.options.kinds import Kind
 from saltext.jobs.core.windows import find_zone, own_zone, parse_moment
@@ -94,7 +93,9 @@ def new_batch(
     if has_hidden(arg, kwargs):
         raise Refused(f"An argument is {HIDDEN}, which stands for a secret that is not shown: type its value")
     tgt, tgt_type = kinds.target(tgt, options.get("tgt_type", "glob"))
-    matched = _match_and_permit(opts, rights, tgt, tgt_type, load_of(fun, arg, kwargs))
+    kinds.accepted(without_data, opts, tgt, tgt_type, ())  # refuses a target by data that the master does not keep
+    permit = functools.partial(rights.permit, load_of(fun, arg, kwargs))
+    matched = tuple(matching(opts, tgt, tgt_type, permit))
     check = check_of(opts, rights, options)
     if check.get("kind") == "function":
         rights.permit(load_of(check["fun"], check["arg"], check["kwargs"]), matched)
@@ -229,45 +230,6 @@ def check_of(opts: Mapping[str, Any], rights: CallerRights, options: Mapping[str
             why = runners.missing_fun_string(check.fun)
             raise Refused(f"check is runner:{check.fun}, and this master has no such runner function: {why}")
     return {**check._asdict(), "arg": list(check.arg), "kwargs": dict(check.kwargs)}
-
-
-# -- the target --------------------------------------------------------------------------------------------------------
-
-
-def _match_and_permit(
-    opts: Mapping[str, Any], rights: CallerRights, tgt: Any, tgt_type: str, load: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """
-    Return the minions that a target matches, if the caller may publish the job to them.
-
-    :raises Refused: a user with limited rights is not told whether minions match: that would reveal their grains.
-    """
-    named_as = f"all that the target {tgt!r} of type {tgt_type!r} matches"
-    try:
-        matched = _match(opts, tgt, tgt_type)
-    except Refused:
-        if rights.who.grants is not None:  # a user who may publish to all minions may know what matches
-            rights.permit(load, minion_keys(opts)[0], named_as)
-        raise
-    rights.permit(load, matched, named_as)
-    return matched
-
-
-def _match(opts: Mapping[str, Any], tgt: Any, tgt_type: str) -> tuple[str, ...]:
-    """Return the accepted minions that a target matches, sorted."""
-    if tgt_type == "list":
-        unknown = sorted(set(tgt) - minion_keys(opts)[0])
-        if unknown:
-            raise Refused(f"No accepted minion has this name: {some(unknown, 10)} (of the list in tgt)")
-    kinds.accepted(without_data, opts, tgt, tgt_type, ())  # refuses a target by data that the master does not keep
-    try:
-        matched = matched_minions(opts, tgt, tgt_type)
-    except Exception as exc:  # the matcher may raise anything
-        raise Refused(f"The target {tgt!r} of type {tgt_type!r} can't be matched: {exc}") from exc
-    found = tuple(minion for minion in matched if is_plain(minion))
-    if not found:
-        raise no_match(tgt, tgt_type)
-    return found
 
 
 # -- like another batch or job -----------------------------------------------------------------------------------------

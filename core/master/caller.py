@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +36,9 @@ import salt.exceptions
 import salt.utils.user
 
 from saltext.jobs.core.compat import matched_minions, minion_keys
+from saltext.jobs.core.display.text import some
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.master import identity
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.identity import codes, frames_of_all_threads
@@ -174,11 +177,8 @@ def ask(
     :return: the minions, and their answers as Salt's client returns them.
     :raises Refused: when ``who`` may not ask them, when the target matches no minion, or the master publishes nothing.
     """
-    matched = matched_minions(opts, tgt, tgt_type)
-    named_as = f"all that the target {tgt!r} of type {tgt_type!r} matches"
-    require_right(opts, who, {"fun": fun, "arg": list(arg)}, matched or minion_keys(opts)[0], named_as)
-    if not matched:
-        raise no_match(tgt, tgt_type)
+    permit = functools.partial(require_right, opts, who, {"fun": fun, "arg": list(arg)})
+    matched = matching(opts, tgt, tgt_type, permit)
     try:
         with salt.client.get_local_client(mopts=dict(opts)) as client:
             return matched, client.cmd(matched, fun, list(arg), tgt_type="list", **options) or {}
@@ -186,11 +186,28 @@ def ask(
         raise Refused(f"The minions cannot be asked: {exc}") from exc
 
 
-def no_match(tgt: Any, tgt_type: str) -> Refused:
-    """Return what to raise when a target matches no minion."""
+def matching(opts: Mapping[str, Any], tgt: Any, tgt_type: str, permit: Callable[..., None]) -> list[str]:
+    """
+    Return the minions that a target matches, sorted, if ``permit`` lets the caller publish to them: it takes minions, and
+    what to call them, as ``require_right`` does. Blocks. If none matches, or a listed one does not exist, it takes all: who
+    may not publish to all is not told what a target matches, since that would reveal grains and pillar. :raises Refused:
+    """
+    named, keys, matched = f"target {tgt!r} of type {tgt_type!r}", frozenset[str](), list[str]()
     is_compound = tgt_type == "glob" and re.search(r"(^|[\s(])[A-Z]@|\s(and|or)\s|^not\s", str(tgt))
     hint = "; a compound target needs tgt_type=compound" if is_compound else ""
-    return Refused(f"The target {tgt!r} of type {tgt_type!r} matches no accepted minion{hint}")
+    wrong = Refused(f"The {named} matches no accepted minion{hint}")
+    try:
+        keys = minion_keys(opts)[0]
+        if unknown := sorted({*tgt} - keys) if tgt_type == "list" else []:
+            wrong = Refused(f"No accepted minion has this name: {some(unknown, 10)} (of the list in tgt)")
+        else:
+            matched = [minion for minion in matched_minions(opts, tgt, tgt_type) if is_plain(minion)]
+    except Exception as exc:  # the matcher may raise anything
+        wrong = Refused(f"The {named} can't be matched: {exc}")
+    permit(matched or keys, f"all that the {named} matches")
+    if not matched:
+        raise wrong
+    return matched
 
 
 def require_no_peer(who: Caller, allowed: Iterable[str] = (), hint: str = "") -> None:
