@@ -74,7 +74,10 @@ def test_a_failing_cache_does_not_mean_that_a_value_is_absent(opts, known):
 @pytest.mark.parametrize(
     ("by", "word"),
     [
-        ("grains:rcak", "by is 'grains:rcak', but no minion of the target is in such a group; the master knows 2 of 4 minions"),
+        (
+            "grains:rcak",
+            "by is 'grains:rcak', but no minion of the target is in such a group; the master knows 2 of 4 minions",
+        ),
         ("pillar:nosuch", "no minion"),
         (
             "nodegroups:[named,mars,venus]",
