@@ -96,8 +96,8 @@ class Display:
 
 def waiting_line(summary: Mapping[str, Any]) -> str:
     """Return why a batch sends to no minion now, and what an operator can do; empty if it does send."""
-    if trouble := engine_trouble(summary):
-        return f"{word(summary)}: {trouble}"
+    if engine_trouble(summary):  # without its seconds, with which it would be a new line each time
+        return f"{word(summary)}: no batch_manager engine answers; see jobs_doctor.run"
     reason = waits(summary, lambda time: moments.local(time, None))
     # How others hold it up changes with each of their minions: that is worth a line only if this batch stands still.
     if not reason or (summary.get("blocked_reason") and summary.get("active")):

@@ -110,6 +110,12 @@ def test_the_reason_for_a_wait_is_shown_once_with_what_to_do():
     assert len(lines_of(({**window, "state": "halted"}, {}))) == 1
 
 
+def test_an_engine_that_does_not_answer_is_named_once_with_where_to_look():
+    gone = [({**SUMMARY, "engine": False}, {}), *(({**SUMMARY, "engine_silent_seconds": 40 + n}, {}) for n in range(3))]
+    told = "running: no batch_manager engine answers; see jobs_doctor.run"
+    assert [line for line in lines_of(*gone, (SUMMARY, {})) if "engine" in line] == [told]
+
+
 @pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
 def test_no_name_of_a_minion_acts_on_the_terminal(harmful):
     summary = {**SUMMARY, "jid": "1", "group": harmful, "group_number": 1, "groups": 2, "paused_reason": harmful}
