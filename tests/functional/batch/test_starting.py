@@ -211,12 +211,7 @@ def failed(opts, count, of=100, **given):
 
 
 @pytest.mark.parametrize(
-    ("budget", "allowed"),
-    [
-        ({}, ()),
-        ({"max_failures": 20}, (20.0,)),
-        ({"max_failures": "20%"}, (2.0,)),
-    ],
+    ("budget", "allowed"), [({}, ()), ({"max_failures": 20}, (20.0,)), ({"max_failures": "20%"}, (2.0,))]
 )
 def test_sizes_and_a_budget_in_per_cent_are_computed_again_from_the_minions_of_a_retry(opts, budget, allowed):
     spec = next_batch(opts, ROOT, failed(opts, 10, **budget), "failed")

@@ -196,14 +196,7 @@ def test_the_status_of_a_batch_takes_a_few_lines():
         ),
         ({"arguments": ["nginx", "test=True"]}, f"{JID}  running  state.apply nginx test=True on web*, by root"),
         (
-            {
-                "options": {
-                    "max_failures": 0,
-                    "window": None,
-                    "offline": "queue",
-                    "presence": "ping",
-                }
-            },
+            {"options": {"max_failures": 0, "window": None, "offline": "queue", "presence": "ping"}},
             "  options: max_failures=0, offline=queue",
         ),
         ({"verdict": "Batch 1: 2 of 2 minions completed"}, "Batch 1: 2 of 2 minions completed"),
@@ -335,22 +328,10 @@ def test_what_a_command_has_printed_keeps_its_lines():
 
 def test_a_step_names_failed_minions_with_their_reasons_and_nothing_that_is_empty():
     found = standing(state="complete", total=30, completed=5, failed=25, active=0, pending=0, offline=0)
-    group = {
-        "count": 25,
-        "state": "failed",
-        "retcode": 1,
-        "text": "disk is full",
-        "minions": [f"m{n}" for n in range(25)],
-    }
+    names = [f"m{number}" for number in range(25)]
+    group = {"count": 25, "state": "failed", "retcode": 1, "text": "disk is full", "minions": names}
     told = tables.step({**found, "retcode": 1, "verdict": "25 failed", "Error": "25 failed"}, [group])
     ((who, why),) = told.pop("failures").items()
     assert (who[:38], who[-10:], why) == ("25 minions, failed (retcode 1): m0, m1", "and 5 more", "disk is full")
-    assert told == {
-        "jid": JID,
-        "state": "complete",
-        "total": 30,
-        "completed": 5,
-        "failed": 25,
-        "retcode": 1,
-        "Error": "25 failed",
-    }
+    counts = {"total": 30, "completed": 5, "failed": 25, "retcode": 1}
+    assert told == {"jid": JID, "state": "complete", **counts, "Error": "25 failed"}

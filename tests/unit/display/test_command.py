@@ -15,25 +15,13 @@ def test_arguments_are_shown_as_they_are_typed():
     assert found == ["nginx", "7", "True", "test=True", "saltenv=dev"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("password", "passwd", "db_passwd", "api_token", "Secret", "private_key", "apikey", "passphrase"),
-        *(
-            "pass",
-            "connection_pass",
-            "pwd",
-            "db_pass",
-            "MYSQL_PWD",
-            "auth",
-            "access_key",
-            "ssh_key",
-            "bearer",
-            "cookie",
-            "Authorization",
-        ),
-    ],
+SECRETS = (
+    *("password", "passwd", "db_passwd", "api_token", "Secret", "private_key", "apikey", "passphrase", "Authorization"),
+    *("pass", "connection_pass", "pwd", "db_pass", "MYSQL_PWD", "auth", "access_key", "ssh_key", "bearer", "cookie"),
 )
+
+
+@pytest.mark.parametrize("name", SECRETS)
 def test_an_argument_named_like_a_secret_is_hidden(name):
     assert words_of([], {name: "swordfish"}) == [f"{name}={HIDDEN}"]
     assert "swordfish" not in words_of([{"pillar": [{name: {"x": "swordfish"}}]}], {})[0]

@@ -14,19 +14,9 @@ QUEUED, EXPIRES = 1778999700.0, 1779007200.0
 
 def entry(minion="web1", state="pending", **more):
     """An entry as ``job_retry.list`` returns it."""
-    return {
-        "minion": minion,
-        "jid": JID,
-        "fun": "state.apply",
-        "state": state,
-        "reason": "the minion was away",
-        "attempts": 1,
-        "queued_at": QUEUED,
-        "expires_at": EXPIRES,
-        "waits_for": None,
-        "opens_at": None,
-        **more,
-    }
+    job = {"minion": minion, "jid": JID, "fun": "state.apply", "state": state, "reason": "the minion was away"}
+    times = {"queued_at": QUEUED, "expires_at": EXPIRES, "waits_for": None, "opens_at": None}
+    return {**job, "attempts": 1, **times, **more}
 
 
 def test_the_queue_is_counts_with_the_reasons_and_then_a_line_an_entry():
@@ -97,22 +87,10 @@ def test_an_answer_says_what_happens_with_how_many_entries():
 
 def shown(**more):
     """An entry as ``job_retry.show`` returns it."""
-    return {
-        **entry(),
-        "asked_for_by": None,
-        "arg": ["nginx"],
-        "tgt": "web*",
-        "tgt_type": "glob",
-        "user": "root",
-        "ret": "",
-        "metadata": None,
-        "published_at": QUEUED,
-        "last_sent_at": None,
-        "not_before": None,
-        "unreceived_tries": 0,
-        "history": [{"at": QUEUED, "state": "pending", "reason": "missed"}],
-        **more,
-    }
+    job = {"arg": ["nginx"], "tgt": "web*", "tgt_type": "glob", "user": "root", "ret": "", "published_at": QUEUED}
+    unknown = dict.fromkeys(("asked_for_by", "metadata", "last_sent_at", "not_before"))
+    history = [{"at": QUEUED, "state": "pending", "reason": "missed"}]
+    return {**entry(), **job, **unknown, "unreceived_tries": 0, "history": history, **more}
 
 
 def test_a_single_entry_is_shown_with_all_that_is_known_of_it():
