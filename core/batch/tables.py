@@ -30,8 +30,8 @@ _OPTIONS = {
 #: What is said of lost minions, and of those that were handed over.
 _LOST = "they may have run it; batch.minions says what is known of each, and a retry runs it again"
 _OWED = "owed by job_retry, which delivers the job when they are back; batch.retry leaves them out"
-#: Most batches of a list that are shown with the reason why they wait.
-_WAITING = 10
+#: Most batches of a list of which is said why they wait, or which batch has retried them.
+_NOTES = 10
 
 
 def _command(batch: Row) -> str:
@@ -91,14 +91,15 @@ def listed(found: Sequence[Row], page: Page) -> None:
         return
     page.line(_BATCHES.headline(found))
     page.table(_BATCHES.columns, found, len(found))
-    waiting = [f"{batch['jid']}: {why}" for batch in found if (why := summary.waits(batch, page.when))]
-    for line in waiting[:_WAITING]:
+    retries = {one.get("parent"): f"retried by {one['jid']} ({summary.word(one)})" for one in reversed(found)}
+    notes = [
+        f"{batch['jid']}: {note}"
+        for batch in found
+        if (note := summary.waits(batch, page.when) or (not batch.get("success") and retries.get(batch["jid"])))
+    ]
+    for line in notes[:_NOTES]:
         page.line(line, "  ", 3)
-    page.folded(len(waiting), _WAITING, " that wait")
-    retries = {batch.get("parent"): batch for batch in reversed(found)}  # the newest one of each
-    for batch in found:
-        if not batch.get("success") and (retry := retries.get(batch["jid"])):
-            page.line(f"{batch['jid']}: retried by {retry['jid']} ({summary.word(retry)})", "  ")
+    page.folded(len(notes), _NOTES, " that wait or were retried")
     trouble = next((told for batch in found if (told := summary.engine_trouble(batch))), None)
     if trouble:
         page.line(f"{trouble[0].upper()}{trouble[1:]}.")

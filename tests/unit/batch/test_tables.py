@@ -108,7 +108,7 @@ def test_a_list_says_what_each_batch_waits_for():
         "  batches, 0 of them of this",
         f"{JID}: waits for batch 7 on 1 minion: a",
     ]
-    assert drawn(tables.listed, rows[:1] * 30)[-2] == "… and 20 more that wait; --out=json shows all"
+    assert drawn(tables.listed, rows[:1] * 30)[-2] == "… and 20 more that wait or were retried; --out=json shows all"
 
 
 def test_a_list_says_which_batch_has_retried_one_that_did_not_succeed():
