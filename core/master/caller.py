@@ -192,19 +192,21 @@ def matching(opts: Mapping[str, Any], tgt: Any, tgt_type: str, permit: Callable[
     what to call them, as ``require_right`` does. Blocks. If none matches, or a listed one does not exist, it takes all: who
     may not publish to all is not told what a target matches, since that would reveal grains and pillar. :raises Refused:
     """
-    named, keys, matched = f"target {tgt!r} of type {tgt_type!r}", frozenset[str](), list[str]()
+    named, matched = f"target {tgt!r} of type {tgt_type!r}", list[str]()
     is_compound = tgt_type == "glob" and re.search(r"(^|[\s(])[A-Z]@|\s(and|or)\s|^not\s", str(tgt))
     hint = "; a compound target needs tgt_type=compound" if is_compound else ""
     wrong = Refused(f"The {named} matches no accepted minion{hint}")
     try:
-        keys = minion_keys(opts)[0]
-        if unknown := sorted({*tgt} - keys) if tgt_type == "list" else []:
-            wrong = Refused(f"No accepted minion has this name: {some(unknown, 10)} (of the list in tgt)")
-        else:
-            matched = [minion for minion in matched_minions(opts, tgt, tgt_type) if is_plain(minion)]
+        matched = [minion for minion in matched_minions(opts, tgt, tgt_type) if is_plain(minion)]
+        if tgt_type == "list" and (unknown := sorted({*tgt}.difference(matched))):
+            matched, wrong = [], Refused(f"No accepted minion has this name: {some(unknown, 10)} (of the list in tgt)")
     except Exception as exc:  # the matcher may raise anything
         wrong = Refused(f"The {named} can't be matched: {exc}")
-    permit(matched or keys, f"all that the {named} matches")
+    everyone = matched
+    if not matched:
+        with contextlib.suppress(OSError):  # keys that cannot be read are nobody's
+            everyone = sorted(minion_keys(opts)[0])
+    permit(everyone, f"all that the {named} matches")
     if not matched:
         raise wrong
     return matched
