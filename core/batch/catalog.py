@@ -117,8 +117,14 @@ class Catalog:
         return batch
 
     def retries(self, jid: str) -> list[Batch]:
-        """Return the batches that have retried a batch, or one of its retries, oldest first. :raises Refused:"""
-        family = [jid]
+        """
+        Return the later batches that have retried a batch, one of its retries, or one that it retries itself, oldest first.
+        :raises Refused:
+        """
+        family, retries, batch = list[str](), list[str](), self.ours(jid)
+        while batch is not None:
+            family.append(batch.spec.jid)
+            batch = self.ours(batch.spec.parent) if batch.spec.parent else None
         for later, spec in self._store.specs_after(jid):
             try:
                 parent = salt.payload.loads(spec).get("parent")
@@ -126,7 +132,8 @@ class Catalog:
                 raise Refused(f"Batch {later} cannot be read, and may be a retry of {jid}: {exc}") from exc
             if parent in family:
                 family.append(later)
-        return [self.need(later) for later in family[1:]]
+                retries.append(later)
+        return [self.need(later) for later in retries]
 
     def native(self, jid: str) -> dict[str, Any] | None:
         """Return the state of a batch of Salt 3008's own, or None."""

@@ -5,6 +5,7 @@ It reads the options, each listed once with what reads it, matches the target, a
 
 from __future__ import annotations
 
+import collections
 import datetime
 import functools
 import time
@@ -21,7 +22,7 @@ from saltext.jobs.core.batch.minion_data import find_groups, without_data
 from saltext.jobs.core.batch.permission import CallerRights, load_of
 from saltext.jobs.core.batch.plan import NOT_KNOWN, WITHOUT, Check, Group, budgets_of, parse_by, parse_check, sizes_of
 from saltext.jobs.core.batch.spec import OFFLINE, OWN_NAMES, PRESENCE, Spec
-from saltext.jobs.core.batch.summary import BAD, latest
+from saltext.jobs.core.batch.summary import BAD, in_numbers, latest
 from saltext.jobs.core.display.command import HIDDEN, divided, has_hidden
 from saltext.jobs.core.display.text import counted
 from saltext.jobs.core.errors import Refused
@@ -296,8 +297,10 @@ def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str, r
             told.append(f"it was retried by {', '.join(one.spec.jid for one in retries)}")
         if queued := batch.counts[Outcome.QUEUED]:
             told.append(f"job_retry owes it to {queued}: salt-run job_retry.list jid={spec.jid}")
-        if unsent := [*states.values()].count("pending"):
-            told.append(f"it was not sent to {unsent}, which which=all takes")
+        left = collections.Counter(state for state in states.values() if state in RETRIABLE["all"])
+        if left:
+            taking = "all" if len(left) > 1 or "pending" in left else next(iter(left))
+            told.append(f"which={taking} takes {in_numbers(left, left)}")
         raise Refused("; ".join(told))
     CallerRights(opts, who).permit_batch(spec, chosen)
     return new_batch(opts, who, *asked_again(of_batch(spec), chosen, None, (), {"tgt_type": "list"}), parent=spec.jid)

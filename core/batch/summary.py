@@ -356,13 +356,14 @@ def failures(found: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]],
 
 def latest(batch: Batch, retries: Sequence[Batch]) -> dict[str, str]:
     """
-    Return ``{minion: state}`` of a batch as it stands after the batches that have retried it, oldest first: of each minion
-    the last run counts.
+    Return ``{minion: state}`` of a batch as it stands after later batches of its family (``Catalog.retries``), oldest first:
+    of each minion the last run counts.
     """
     states: dict[str, str] = {}
     for one in (batch, *retries):
         for minion, record in minions(one).items():
             state = record["state"] if one.finished or record["state"] != "pending" else "active"
-            if minion not in states or state not in ("pending", "offline"):  # these have not run it again
+            # A batch of its family may have others; those that are pending or offline there have not run it again.
+            if one is batch or (minion in states and state not in ("pending", "offline")):
                 states[minion] = state
     return states

@@ -12,7 +12,7 @@ from saltext.jobs.core.engine.feeder import why_unproven
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
 from saltext.jobs.core.findings import Finding, advice, examined, fault
-from saltext.jobs.core.options import is_configured, section_of
+from saltext.jobs.core.options import entries_of, is_configured, kinds, section_of
 from saltext.jobs.core.site import site_of
 
 #: Seconds by which a master's clock may differ from the site's.
@@ -64,6 +64,8 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[Finding]:
     lead = site.lead(engine)
     if lead is None:
         section = section_of(opts, engine)
+        if slip := next((name for name in entries_of(opts) if name != engine and kinds.slip_of(name, (engine,))), None):
+            return [fault("misspelt", f"`engines:` names {slip!r}, which is no engine", f"correct it to {engine}")]
         if not is_configured(opts, engine) and section:
             told = f"the master's configuration has `{section}:`, but `engines:` does not name {engine}"
             return [fault("engine-unnamed", told, "add it there")]

@@ -65,12 +65,12 @@ def engine_options(opts: Mapping[str, Any], engine: str) -> tuple[Any, Any]:
     Return what the master's configuration says of an engine: its section, and its entry under ``engines:``, which wins. An
     engine gets its entry when it starts; a runner looks here, so both use the same options.
     """
-    return opts.get(engine), _entries(opts).get(engine)
+    return opts.get(engine), entries_of(opts).get(engine)
 
 
 def is_configured(opts: Mapping[str, Any], engine: str) -> bool:
     """Whether the master is to run an engine: it is under ``engines:``, as a name or with its options."""
-    return engine in _entries(opts)
+    return engine in entries_of(opts)
 
 
 def section_of(opts: Mapping[str, Any], engine: str) -> str:
@@ -79,7 +79,7 @@ def section_of(opts: Mapping[str, Any], engine: str) -> str:
     return next((section for section in sections if opts.get(section)), "")
 
 
-def _entries(opts: Mapping[str, Any]) -> dict[str, Any]:
+def entries_of(opts: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``{engine: its options, or None}`` of what is under ``engines:``."""
     entries, found = opts.get("engines") or (), dict[str, Any]()
     for entry in [entries] if isinstance(entries, (str, Mapping)) else entries:

@@ -97,9 +97,13 @@ SECONDS, SOME_SECONDS = seconds(), seconds(0.1)
 
 
 def whole(minimum: int = 0) -> Kind[int]:
-    return Kind(
-        lambda value: _only(value, _is(value, int) and value >= minimum), f"a whole number of at least {minimum}"
-    )
+    """Accept a number, also as the text that a form of salt-api has."""
+
+    def read(value: Any) -> int:
+        found = int(value) if isinstance(value, str) else value
+        return int(_only(found, _is(found, int) and found >= minimum))
+
+    return Kind(read, f"a whole number of at least {minimum}")
 
 
 def _bytes(value: Any) -> int:
@@ -109,8 +113,8 @@ def _bytes(value: Any) -> int:
 
 #: Accepts a number of bytes.
 SIZE = Kind(_bytes, "a number of bytes, or a size such as 500M or 20G")
-#: Accepts True and False.
-FLAG: Kind[bool] = Kind(lambda value: _only(value, isinstance(value, bool)), "True or False")
+#: Accepts True and False, also as the text that a form of salt-api has.
+FLAG = Kind(lambda value: bool(("false", "true").index(str(value).lower())), "True or False")
 
 
 def _moment(value: Any) -> float | None:

@@ -34,7 +34,10 @@ def test_options_under_engines_override_those_of_the_section():
         ({"metrics_dir": "here"}, ["metrics_dir", "'here'", "a full path"]),
         ([1], ["batch_manager", "[1]", "a mapping"]),
         (False, ["batch_manager", "False", "a mapping"]),
-        *(({"max_in_flight": it}, ["max_in_flight is", "a whole number"]) for it in (0, -1, True, None, 2.5, "5", [5])),
+        *(
+            ({"max_in_flight": it}, ["max_in_flight is", "a whole number"])
+            for it in (0, -1, True, None, 2.5, "5.5", [5])
+        ),
     ],
 )
 def test_a_wrong_option_is_named_with_its_value_and_what_is_accepted(options, words):
@@ -56,6 +59,8 @@ def test_a_wrong_option_is_named_with_its_value_and_what_is_accepted(options, wo
         (kinds.minions, 1001, ("1001",)),
         *((kinds.SECONDS.read, given, 90) for given in (90, 90.0, "90", "90s")),
         *((kinds.SECONDS.read, given, it) for given, it in {0.5: 0.5, "15m": 900, "12h": 43200, "7d": 604800}.items()),
+        *((kinds.FLAG.read, given, given in (True, "True")) for given in (True, "True", False, "false")),
+        (LIMIT.read, "5", 5),
         (STATES.read, "held,dead", ("held", "dead")),
         (STATES.read, ["held"], ("held",)),
     ],
@@ -90,10 +95,10 @@ def given(kind):
         (kinds.minions, "accepted is", ["", ",", [], [None], {"a": 1}, True, ["a/b"]]),
         (lambda tgt: kinds.target(tgt, "glob"), "tgt is", ["", [], None, {}]),
         (lambda tgt_type: kinds.target("*", tgt_type), "tgt_type is", [None, "foo"]),
-        (given(kinds.FLAG), "accepted is True or False", ["true", 1, 0, None, "yes"]),
+        (given(kinds.FLAG), "accepted is True or False", [1, 0, None, "yes"]),
         (given(kinds.SOME_SECONDS), "it is", [0, -1, "", "1w", "-1", "1h30m", None, True, INFINITE, NAN, [1]]),
         (given(kinds.SECONDS), "it is", [-1, 10**400, "9" * 400]),
-        (given(LIMIT), "accepted is a whole number of at least 0", [-1, 1.0, "1", None, True]),
+        (given(LIMIT), "accepted is a whole number of at least 0", [-1, 1.0, "1.0", None, True]),
         (given(STATES), "it is", ["held,gone", "", [], 5, None]),
         (given(kinds.MAPPING), "accepted is a mapping", ["a", [1], {1: 2}]),
         (kinds.function, "such as test.ping", ["test", "test.", ".ping", "", None, 5, ["test.ping"], "test. ping"]),

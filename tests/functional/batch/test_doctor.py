@@ -36,6 +36,8 @@ def test_a_missing_engine_is_reported(opts):
     found = doctor.examine(opts)
     assert (found["engine"], found["job_cache"], found["returns_proven"]) == (False, "salt_cache", True)
     assert [finding.startswith("no batch_manager engine runs") for finding in said(found)] == [True]
+    found = doctor.examine({**opts, "engines": ["batch_manger"]})
+    assert said(found) == ["`engines:` names 'batch_manger', which is no engine: correct it to batch_manager"]
 
 
 @pytest.mark.parametrize("unproven", UNPROVEN)

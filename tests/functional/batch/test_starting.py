@@ -238,7 +238,8 @@ def test_a_retry_of_all_leaves_out_the_minions_to_which_job_retry_delivers_the_j
         assert next_batch(opts, ROOT, bench.batch, "all").minions == left
 
 
-def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_was_away_then_is(opts):
+@pytest.mark.parametrize("parent", [0, 1])
+def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_was_away_then_is(opts, parent):
     (first, second, third), store = [f"2026051610111213141{number}" for number in range(3)], BatchStore(opts)
 
     def left():
@@ -257,13 +258,14 @@ def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_wa
     bench.returns("web2", retcode=1)
     bench.keep(store, ended=True)
     assert left() == ("1001", "web1", "web2")
-    bench = Bench(("1001", "web1", "web2"), "3", jid=third, parent=second)
+    bench = Bench(("1001", "web1", "web2"), "3", jid=third, parent=(first, second)[parent])
     ended(bench, 0)
     bench.keep(store, ended=True)
     with pytest.raises(Refused, match=f"^No minion of batch {first} is failed; it was retried by {second}, {third}$"):
         left()
     found = Catalog(opts).find(first).summary
     assert (found["retries"], found["unmended"]) == ([second, third], {})
+    assert Catalog(opts).find(second).summary["unmended"] == {}
     assert "retries" not in Catalog(opts).find(third).summary
     site_of(opts).changed(f"UPDATE {BATCHES.table} SET spec = ? WHERE jid = ?", (b"damaged", third))
     assert "retries" not in Catalog(opts).find(first).summary
