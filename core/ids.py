@@ -42,15 +42,12 @@ def _literally(name: str) -> str:
     return "E@" + "".join(f"\\U{ord(character):08x}" for character in name) + "$"
 
 
-def jid_time(jid: str, tz: datetime.tzinfo | None = datetime.timezone.utc) -> float | None:
-    """
-    Return the Unix time in a jid of Salt (``salt.utils.jid.gen_jid``): year to microsecond on the clock of ``tz`` (None: of
-    this machine); None for others.
-    """
+def jid_time(jid: str) -> float | None:
+    """Return the Unix time in a jid of Salt (``salt.utils.jid.gen_jid``): year to microsecond in UTC; None for others."""
     if not jid.isascii():  # strptime takes digits of all scripts
         return None
     try:
-        return datetime.datetime.strptime(jid[:20], "%Y%m%d%H%M%S%f").replace(tzinfo=tz).timestamp()
+        return datetime.datetime.strptime(jid[:20], "%Y%m%d%H%M%S%f").replace(tzinfo=datetime.timezone.utc).timestamp()
     except (ValueError, TypeError, OverflowError, OSError):
         return None
 

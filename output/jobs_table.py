@@ -15,7 +15,6 @@ functions are shown as by ``nested``.
 
 from __future__ import annotations
 
-import datetime
 import os
 import sys
 import time
@@ -99,7 +98,6 @@ def _drawn(draw: Callable[[Any, Page], None], data: Any) -> str:
     page = Page(
         terminal.DEFAULT_WIDTH if to_file else terminal.width_of_terminal(sys.stdout),
         time.time(),
-        jid_tz=datetime.timezone.utc if __opts__.get("utc_jid") else None,
         colours=colours or bool(__opts__.get("force_color")),
         chosen=bool(__opts__.get("arg")),
     )

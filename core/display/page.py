@@ -72,14 +72,13 @@ def _of(row: Row, value: str | Callable[[Row], Any]) -> Any:
 @dataclass
 class Page:
     """
-    ``width``: columns of the terminal. ``now``: Unix time. ``tz``, ``jid_tz``: the zones of times, and of jids; None for
-    that of this machine. ``chosen``: the call had arguments, so that nothing found does not mean that there is nothing.
+    ``width``: columns of the terminal. ``now``: Unix time. ``tz``: the zone of times; None for that of this machine.
+    ``chosen``: the call had arguments, so that nothing found does not mean that there is nothing.
     """
 
     width: int
     now: float
     tz: datetime.tzinfo | None = None
-    jid_tz: datetime.tzinfo | None = None
     colours: bool = False
     chosen: bool = False
     _lines: list[str] = field(default_factory=list)

@@ -73,7 +73,7 @@ def search(found: Mapping[str, Any], page: Page) -> None:
     failed, missing = (sum(1 for job in jobs if job[name]) for name in ("Failed", "Missing"))
     many = f"{counted(len(jobs), 'job')}, newest first: {failed:,} with failures"
     page.line(f"{many}, {missing:,} with minions that have not returned" if jobs else "No job was found.")
-    page.table(_FOUND, [{**job, "begun": jid_time(job["JID"], page.jid_tz)} for job in jobs], len(jobs))
+    page.table(_FOUND, [{**job, "begun": jid_time(job["JID"])} for job in jobs], len(jobs))
     if found.get("next"):
         page.line(f"There are more: search on with after={found['next']}")
     if jobs:
