@@ -90,19 +90,20 @@ class Quiet:
     ) -> None:
         if self._steady() - self._since >= PAUSE:
             self._begin_minute()
-        if subject not in self._silent and len(self._silent) >= _SUBJECTS:
+        silent = self._silent  # another thread may begin a minute meanwhile
+        if subject not in silent and len(silent) >= _SUBJECTS:
             subject = None
-        if subject in self._silent:
-            self._silent[subject] += 1
+        if subject in silent:
+            silent[subject] += 1
             return
-        self._silent[subject] = 0
+        silent[subject] = 0
         self._logger.log(level, message, *args, exc_info=exc_info)
 
     def _begin_minute(self) -> None:
-        seconds = self._steady() - self._since
-        self._since = self._steady()
-        for subject, count in self._silent.items():
+        now = self._steady()
+        seconds, self._since = now - self._since, now
+        silent, self._silent = self._silent, {}
+        for subject, count in list(silent.items()):
             if count:
                 about = "others" if subject is None else subject
                 self._logger.warning("The same %d times more in the last %.0f s (%s)", count, seconds, about)
-        self._silent.clear()

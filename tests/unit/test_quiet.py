@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 
 import pytest
 
@@ -32,6 +34,26 @@ def test_each_subject_has_its_line(steady, lines):
     for minion in ("a", "b", "a", "b"):
         quiet.warning(minion, "odd: %s", minion)
     assert lines() == ["odd: a", "odd: b"]
+
+
+def test_another_thread_may_log_as_a_minute_begins(steady, lines):
+    quiet, other = Quiet(log, steady), []
+
+    def meanwhile(record):
+        if "times more" in record.getMessage() and not other:
+            other.append(threading.Thread(target=quiet.warning, args=("c", "odd: c")))
+            other[0].start()
+            time.sleep(0.05)
+        return True
+
+    for minion in ("a", "a", "b", "b"):
+        quiet.warning(minion, "odd: %s", minion)
+    steady.seconds += 61
+    log.addFilter(meanwhile)
+    quiet.warning("a", "odd: a")
+    log.removeFilter(meanwhile)
+    other[0].join()
+    assert lines().count("odd: a") == 2 and "odd: c" in lines()
 
 
 def test_made_up_subjects_share_one_line(steady, lines):
