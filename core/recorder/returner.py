@@ -117,11 +117,10 @@ class ReturnerModule:
             base = loader.base_of(self)
             utils = salt.loader.utils(self._opts, loaded_base_name=base)
             functions = salt.loader.minion_mods(self._opts, utils=utils, loaded_base_name=base)
-            loaded = salt.loader.returners(self._opts, functions, loaded_base_name=base)
-            if f"{self.name}.returner" not in loaded:
-                reason = loaded.missing_fun_string(f"{self.name}.returner")
-                raise ReturnerAbsent(f"The returner {self.name!r} cannot be loaded: {reason.rstrip('.')}")
-            self._loaded = loaded
+            self._loaded = salt.loader.returners(self._opts, functions, loaded_base_name=base)
+        if f"{self.name}.returner" not in self._loaded:
+            reason = self._loaded.missing_fun_string(f"{self.name}.returner")
+            raise ReturnerAbsent(f"The returner {self.name!r} cannot be loaded: {reason.rstrip('.')}")
         return self._loaded
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import sys
 
 import psycopg2
 import pytest
@@ -182,9 +183,13 @@ def test_a_redis_that_is_down_blames_no_record(salt_cache, redis):
 # -- loading ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_returner_that_does_not_exist_is_an_error_that_names_it(opts):
-    with pytest.raises(ReturnerAbsent, match="no_such"):
-        ReturnerModule(opts, "no_such").store_return(a_return())
+def test_a_returner_that_does_not_exist_is_an_error_that_names_it_and_takes_memory_once(opts):
+    module, loaded = ReturnerModule(opts, "no_such"), []
+    for _ in range(3):
+        with pytest.raises(ReturnerAbsent, match="no_such"):
+            module.store_return(a_return())
+        loaded.append(len(sys.modules))
+    assert not module.has("store_many") and loaded[0] == loaded[-1] == len(sys.modules)
 
 
 @pytest.mark.parametrize(
