@@ -55,6 +55,8 @@ _INTO = {
         ON CONFLICT (alter_time, tag, master_id) DO NOTHING""",
     ),
 }
+#: The removal of old rows waits for no other session for long.
+_NO_WAIT = "SET LOCAL lock_timeout = 500"
 # A server that answers before data is on the disk would lose records that count as delivered.
 _DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 
@@ -124,40 +126,36 @@ class Sink:
             with connection.waiting(_INDEXING):
                 schema.prepare(connection, table)
             self._ready.add(table)
-            self._upkeep_of(connection, table)
 
     def _upkeep(self, connection: Patient) -> None:
+        """Remove old rows now and then. The records are stored even if that fails."""
         now = self._clock()
-        if now < self._upkeep_at:
+        if not self._options.keep_days or now < self._upkeep_at:
             return
-        left = [table for table in sorted(self._ready) if not self._upkeep_of(connection, table)]
-        self._upkeep_at = now if left else now + _UPKEEP
-
-    def _upkeep_of(self, connection: Patient, table: str) -> bool:
-        """Remove old rows, and tell whether all of them are gone. If the server refuses that, records are still stored."""
-        if not self._options.keep_days:
-            return True
-        now = datetime.datetime.fromtimestamp(self._clock(), datetime.timezone.utc)
-        try:
-            return _remove_older(connection, table, now - datetime.timedelta(days=self._options.keep_days))
-        except psycopg.Error as exc:
-            if connection.closed:
-                raise
-            log.warning("The table %s cannot be maintained, trying again in %d s: %s", table, _UPKEEP, exc)
-        return True
+        self._upkeep_at = now + _UPKEEP
+        than = datetime.datetime.fromtimestamp(now - self._options.keep_days * 86400, datetime.timezone.utc)
+        for table in sorted(self._ready):
+            try:
+                if not _remove_older(connection, table, than):
+                    self._upkeep_at = now
+            except psycopg.Error as exc:
+                log.warning("The table %s cannot be maintained, trying again in %d s: %s", table, _UPKEEP, exc)
 
 
 def _remove_older(connection: Patient, table: str, than: datetime.datetime) -> bool:
+    """Remove old rows, and tell whether all of them are gone."""
     # The jid has an index, so it is tested too; in ``jids`` nothing else has a time.
-    tests = [f"jid < '{than:%Y%m%d%H%M%S}'"] if "jid" in schema.KEYS[table] else []
+    tests = [f"jid < '{than:%Y%m%d%H%M%S}' AND jid ~ '^[0-9]{{20}}'"] if "jid" in schema.KEYS[table] else []
     if table != "jids":
         tests.append(f"alter_time < '{than.isoformat()}'")
     key = f"({', '.join(schema.KEYS[table])})"
     old = f"SELECT {', '.join(schema.KEYS[table])} FROM {table} WHERE {' AND '.join(tests)} LIMIT {_ROWS}"
-    return any(
-        connection.execute(f"DELETE FROM {table} WHERE {key} IN ({old})".encode()).rowcount < _ROWS
-        for _ in range(_GOES)
-    )
+    for _ in range(_GOES):
+        with connection.transaction():
+            connection.execute(_NO_WAIT)
+            if connection.execute(f"DELETE FROM {table} WHERE {key} IN ({old})".encode()).rowcount < _ROWS:
+                return True
+    return False
 
 
 def _blamed(exc: psycopg.Error) -> Exception:

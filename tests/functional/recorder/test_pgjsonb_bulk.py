@@ -231,12 +231,27 @@ def test_only_rows_older_than_keep_days_are_removed(tables, sink, postgresql):
         now[0] = NOW + month * 31 * 86400
         jid = jid_at(now[0])
         one.take([a_load(jid), {**a_return(jid=jid), "time": now[0]}, an_event(at=now[0])])
-    one.take([a_return(jid="999"), {**a_return(jid="20000101000000000000"), "time": now[0]}])
+    one.take(
+        [a_return(jid="999"), {**a_return(jid="20000101000000000000"), "time": now[0]}, a_load("17"), a_load("1-a")]
+    )
+    now[0] += 700
+    one.take([])
     kept = [jid for (jid,) in postgresql.execute("SELECT jid FROM salt_returns ORDER BY jid")]
     expected = [jid_at(NOW + month * 31 * 86400) for month in range(6) if (5 - month) * 31 <= 100]
     assert kept == ["20000101000000000000", *expected, "999"], "the first was stored not long ago"
-    assert [jid for (jid,) in postgresql.execute("SELECT jid FROM jids ORDER BY jid")] == expected
+    jids = [jid for (jid,) in postgresql.execute("SELECT jid FROM jids ORDER BY jid")]
+    assert jids == ["1-a", "17", *expected], "a jid without a time tells no age"
     assert len(postgresql.execute("SELECT 1 FROM salt_events")) == len(expected)
+
+
+def test_records_are_stored_while_old_rows_are_locked(no_tables, sink, postgresql):
+    sink().take([a_return(), {**a_return("m2"), "time": NOW - 1e8, "jid": "20200101000000000000"}])
+    one = sink(timeout=float(stretched(2)), keep_days=100)
+    with contextlib.closing(postgresql.connect()) as other, other.cursor() as cursor:
+        cursor.execute("BEGIN; SELECT FROM salt_returns WHERE id = 'm2' FOR UPDATE")
+        one.take([a_return("m3")])
+        one.take([a_return("m4")])
+    assert [minion for _, minion in postgresql.returns()] == ["m2", "m1", "m3", "m4"]
 
 
 # -- a server that is down, dies, hangs or comes back as another one ---------------------------------------------------
