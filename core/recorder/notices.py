@@ -124,8 +124,8 @@ class Reported:
         return found
 
     def _take(self, subject: str, condition: Condition, now: float, seen: Seen | None = None) -> None:
-        after = f"{condition.kind} {condition.mark}".strip() if condition.kind in self._kinds else ""
-        if self._told.get(subject, "") == after:
+        after = f"{condition.kind} {condition.mark}".strip()
+        if (after and condition.kind not in self._kinds) or self._told.get(subject, "") == after:
             return
         if after:
             self._told[subject] = after

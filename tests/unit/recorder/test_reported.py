@@ -126,6 +126,10 @@ def test_kinds_that_are_not_wanted_are_not_told_and_neither_is_their_end():
     for batch in (WAITS, seen(), HALTED):
         stage.look(batch)
     assert stage.told == ["halted"]
+    stage = Stage(kinds=("approval", "recovered"))
+    for batch in (WAITS, HALTED):
+        stage.look(batch)
+    assert stage.told == ["approval"]
 
 
 def test_nothing_is_reported_again_after_a_restart(stage):
