@@ -310,8 +310,16 @@ class Database:
         return (pages - free) * size, free * size
 
     def damage(self) -> str | None:
-        """Read all, and return what is wrong with the file; None if it is sound or missing. Raises as ``read``."""
-        found = "ok" if self._file.identity() is None else str(self.read("PRAGMA quick_check(1)")[0][0])
+        """Read all, and return what is wrong with the file, which stays; None if it is sound or missing."""
+        if self._file.identity() is None:
+            return None
+        try:  # not with the connection of this process, which would set the file aside
+            with contextlib.closing(sqlite3.connect(f"file:{quote(self.path)}?mode=ro", uri=True)) as sql:
+                found = str(sql.execute("PRAGMA quick_check(1)").fetchone()[0])
+        except sqlite3.DatabaseError as exc:
+            if not is_damage(exc):
+                raise
+            found = str(exc)
         return None if found == "ok" else found
 
     def backup(self, path: str) -> None:

@@ -157,4 +157,6 @@ def test_a_file_that_others_may_read_and_damage_are_reported_and_the_file_left_a
         stream.seek(8192 * 16)
         stream.write(b"\xff" * 4000)
     assert "cache.sqlite is damaged (" in told(opts)
+    os.truncate(path, 8192 * 4)  # nothing of it can be read then
+    assert "cache.sqlite is damaged (" in told(opts)
     assert not [name for name in os.listdir(opts["cachedir"]) if "damaged" in name]
