@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.master.secrets import SECRETS, load_for_history, return_for_history, without_secrets
+from saltext.jobs.core.master.secrets import (
+    SECRETS,
+    event_for_history,
+    load_for_history,
+    return_for_history,
+    without_secrets,
+)
 
 
 @pytest.mark.parametrize("strip", [without_secrets, load_for_history])
@@ -31,6 +37,13 @@ def test_a_load_whose_access_is_checked_again_says_how_its_user_was_authenticate
 def test_a_return_cannot_choose_the_server_that_it_is_sent_to():
     data = {"id": "m", "return": 1, "ret_config": "evil", "ret_kwargs": {"host": "evil"}, "tok": "t"}
     assert return_for_history(data) == {"id": "m", "return": 1}
+
+
+def test_a_secret_is_taken_out_of_an_event_however_deep_it_is():
+    deep = {"token": "s3cret"}
+    for _ in range(500):  # msgpack packs no more than 511 levels
+        deep = {"next": deep}
+    assert "s3cret" not in repr(event_for_history(deep))
 
 
 @pytest.mark.parametrize("strip", [without_secrets, load_for_history, return_for_history])
