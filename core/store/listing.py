@@ -33,7 +33,7 @@ def readable(store: Store, bank: str, keys: Iterable[str] | None = None) -> Iter
     """Yield (key, value) of some keys of a bank, or of all. Values that cannot be read are logged and skipped."""
     for key, value in store.driver.fetch_each(bank, keys):
         if isinstance(value, SaltCacheError):
-            log.error("Skipped in the job cache: %s", value)
+            store.quiet.error((bank, key), "Skipped in the job cache: %s", value)
         else:
             yield key, value
 

@@ -35,7 +35,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import salt.payload
-from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
@@ -43,6 +42,7 @@ from saltext.jobs.core.functions import function_of
 from saltext.jobs.core.ledger.records import JOB_CACHE, Published, publish_of, work_of
 from saltext.jobs.core.store.calling import Outage, Undecodable
 from saltext.jobs.core.store.drivers import ABSENT
+from saltext.jobs.core.store.listing import readable
 from saltext.jobs.core.store.publication import Publication, digest, ids_in
 from saltext.jobs.core.store.store import Store
 
@@ -253,8 +253,8 @@ def work(store: Store, key: str) -> Work:
     if first is not None and not known.digest:
         known = Work(first.functions, first.work, first.stored, first.asked)
     if known.digest:  # it does not change
-        while len(store.works) >= _MOST_WORKS:
-            store.works.pop(next(iter(store.works), ""), None)
+        if len(store.works) >= _MOST_WORKS:  # threads share it
+            store.works.clear()
         store.works[key] = known
     return known
 
@@ -340,13 +340,8 @@ def _report_second_return(store: Store, first: Any, load: Mapping[str, Any], rec
 
 def returns_of(store: Store, jid: str) -> dict[str, dict[str, Any]]:
     """Return ``{minion: {"return": …, "retcode": …, "success": …, "out": …}}`` of the job, as far as known."""
-    bank = f"{RETURNS}/{jid}"
     returns = {}
-    for minion, record in store.driver.fetch_each(bank, store.keys(bank)):
-        if isinstance(record, SaltCacheError):
-            log.error("Skipped in the job cache: %s", record)
-            continue
-        if not isinstance(record, dict) or "return" not in record:
-            record = {"return": record}
-        returns[store.decode(minion)] = record
+    for minion, record in readable(store, f"{RETURNS}/{jid}"):
+        is_whole = isinstance(record, dict) and "return" in record
+        returns[store.decode(minion)] = record if is_whole else {"return": record}
     return returns

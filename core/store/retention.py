@@ -13,15 +13,12 @@ from collections.abc import Sequence
 
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core import lines
 from saltext.jobs.core.banks import LOADS, OF_JOBS, RETURNS
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger import queue
 from saltext.jobs.core.ledger.batches import Batches, Kind
 from saltext.jobs.core.store.calling import Outage
 from saltext.jobs.core.store.store import Store
-
-log = lines.logger(__name__)
 
 CLOCK_SKEW = 86400.0  # a jid further in the future says nothing about its age
 RUNNING = 3600.0  # a job may still be running this many seconds after its last write; ``trim`` does not remove it
@@ -72,7 +69,8 @@ def _drop_old(store: Store, jids: Sequence[str], keep: float, now: float) -> Non
         except Outage:
             raise
         except SaltCacheError as exc:
-            log.error("Jobs could not be removed from the job cache (%s): %s", ", ".join(part[:3]), exc)
+            told = "Jobs could not be removed from the job cache (%s): %s"
+            store.quiet.error("remove", told, ", ".join(part[:3]), exc)
 
 
 def _not_needed(store: Store, keys: Sequence[str]) -> list[str]:
