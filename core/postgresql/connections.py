@@ -139,11 +139,11 @@ class Connections:
         _POOLS.add(self)
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         # The connections that are not in use, the one that was used last first; None for one that can still be made.
         self._idle: queue.LifoQueue[Patient | None] = queue.LifoQueue()
         for _ in range(_MOST):
             self._idle.put(None)
+        self._pid = os.getpid()  # last: another thread of a forked process must not take the connections of its parent
 
     @property
     def place(self) -> str:
