@@ -436,7 +436,8 @@ def backup(path: object) -> dict[str, Any]:
     Copy the master's database of SQLite as it is at this moment. The master goes on meanwhile.
 
     That is ``cache.sqlite`` with ``cache: sqlite``, and otherwise ``saltext_jobs/jobs.sqlite``, without the jobs. To go back
-    to a copy, stop the master, put the copy in its place, owned by the user that the master runs as, and start the master.
+    to a copy, stop the master, remove the files ``-wal`` and ``-shm`` beside the database, put the copy in its place, owned
+    by the user that the master runs as, and start the master.
 
     path
         The path of the copy, which must not exist.
