@@ -20,7 +20,7 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 #: Single modules, and the options, that all others may use. They import no package of ours.
 BASE = {
     *("findings", "banks", "boot", "compat", "errors", "functions", "ids", "lines", "metrics", "options"),
-    *("loader", "reasons", "users", "version", "windows"),
+    *("loader", "reasons", "users", "windows"),
 }
 #: The packages that a wing is built on.
 GROUND = BASE | {"disk", "display", "engine", "ledger", "master", "site", "sqlite", "store"}
@@ -39,7 +39,6 @@ MAY_IMPORT = {
     "reasons": set(),
     "options": {"errors", "ids", "windows"},
     "users": set(),
-    "version": set(),
     "windows": {"errors"},
     "display": set(),
     "disk": BASE,

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from saltext.jobs import __version__ as VERSION
 from saltext.jobs.core.disk import files
-from saltext.jobs.core.version import VERSION
 
 #: Seconds without a sign of life after which a process looks dead.
 SILENT = 35.0

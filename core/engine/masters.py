@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import salt.payload
 import salt.version
 
+from saltext.jobs import __version__ as VERSION
 from saltext.jobs.core import lines
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.disk.lease import SILENT, Lease
@@ -26,7 +27,6 @@ from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures
 from saltext.jobs.core.site import site_of
-from saltext.jobs.core.version import VERSION
 
 log = lines.logger(__name__)
 

@@ -17,6 +17,7 @@ import salt.payload
 import salt.utils.event
 from salt.exceptions import CommandExecutionError
 
+from saltext.jobs import __version__ as VERSION
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused
@@ -24,7 +25,6 @@ from saltext.jobs.core.ledger import stored
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.site import site_of
-from saltext.jobs.core.version import VERSION
 
 log = lines.logger(__name__)
 

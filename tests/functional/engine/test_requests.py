@@ -11,6 +11,7 @@ import pytest
 import salt.payload
 from salt.exceptions import CommandExecutionError
 
+from saltext.jobs import __version__ as VERSION
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.engine import requests
@@ -19,7 +20,6 @@ from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused, StateError
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.site import site_of
-from saltext.jobs.core.version import VERSION
 from tests.database import database_of, replies_in
 from tests.faults import full_disk
 from tests.interrupted import interrupted
