@@ -450,11 +450,10 @@ def backup(path: object) -> dict[str, Any]:
 
         salt-run job_cache.backup /var/backups/salt/cache.sqlite
     """
-    from saltext.jobs.core.store import backup as copies
-    from saltext.jobs.core.store.store import Store
+    from saltext.jobs.core.sqlite import recovery
 
     _require_no_limit("backup")
-    return copies.backup(Store(__opts__), path)
+    return recovery.backup(_store().site, path)
 
 
 @runner.verb
@@ -480,11 +479,10 @@ def recover(path: object) -> dict[str, Any]:
         salt-run job_cache.recover /var/cache/salt/master/cache.sqlite.damaged-20260516120000
     """
     from saltext.jobs.core.engine import requests
-    from saltext.jobs.core.store import backup as copies
-    from saltext.jobs.core.store.store import Store
+    from saltext.jobs.core.sqlite import recovery
 
     _require_no_limit("recover")
-    done = copies.recover(Store(__opts__), path)
+    done = recovery.recover(_store().site, path)
     if requests.is_running(__opts__, JOB_RETRY):  # an engine that starts later reads the whole queue
         requests.leave(__opts__, JOB_RETRY, {"do": "take_up"})
     return done

@@ -1,17 +1,19 @@
-"""Brings what can be read of a database that was set aside into the one in use: ``job_cache.recover``."""
+"""The database of a master in SQLite: copied as a backup, and filled with the readable rows of one that was set aside."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 from saltext.jobs.core.banks import LOADS
-from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.errors import Refused, StateError
 from saltext.jobs.core.ledger import jobs, stored
 from saltext.jobs.core.ledger.tables import QUEUE, VALUES, Tables, marks_of
+from saltext.jobs.core.sqlite.tables import SqliteTables
 
 _PART = 1000  # rows read and written at a time
 #: The types of the columns of each table: damage may show in a type.
@@ -21,11 +23,42 @@ _TYPES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def recover(path: str, tables: Tables) -> dict[str, int]:
+def backup(tables: Tables, path: Any) -> dict[str, Any]:
+    """Copy the file as it is at this moment, and return path and bytes of the copy. :raises Refused:"""
+    found = _of_file(tables, "backup")
+    if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path:
+        raise Refused(f"path is {path!r}; accepted is the absolute path of a file")
+    try:
+        found.database.backup(path)
+    except FileExistsError as exc:
+        raise Refused(f"{exc.filename2 or exc.filename} is there already; name a file that does not exist") from exc
+    except Exception as exc:  # SQLite and the disk raise many kinds
+        raise Refused(f"The copy cannot be made: {exc}") from exc
+    return {"path": path, "bytes": os.stat(path).st_size}
+
+
+def recover(tables: Tables, path: Any) -> dict[str, int]:
     """
     Store the records of a damaged file, and the rows of its retry queue, that can be read and whose places are free. Returns
-    ``read`` and ``written``, the numbers of these. :raises StateError: if nothing can be read.
+    ``read`` and ``written``, the numbers of these. :raises Refused: also if nothing can be read.
     """
+    found = _of_file(tables, "recover")
+    named = isinstance(path, str) and os.path.isfile(path) and path
+    if not named or os.path.realpath(named) == os.path.realpath(found.place):
+        raise Refused(f"path is {path!r}; accepted is the path of a file that was set aside")
+    try:
+        return _recovered(found, path)
+    except Exception as exc:  # SQLite and the disk raise many kinds
+        raise Refused(f"{path} cannot be brought back: {exc}") from exc
+
+
+def _of_file(tables: Tables, what: str) -> SqliteTables:
+    if not isinstance(tables, SqliteTables):
+        raise Refused(f"job_cache.{what} is for a file of SQLite; for {tables.place} use the server's own means")
+    return tables
+
+
+def _recovered(tables: Tables, path: str) -> dict[str, int]:
     read = written = 0
     tables.open()  # so that there is a file to copy to
     with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as sql:

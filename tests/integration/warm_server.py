@@ -48,7 +48,7 @@ _NEEDED = (
     *("saltext.jobs.returners.salt_cache", "saltext.jobs.core.loader"),
     *(f"saltext.jobs.core.{wing}.doctor" for wing in ("batch", "recorder", "retry", "store")),
     *(f"saltext.jobs.core.batch.{name}" for name in ("catalog", "starting", "watch")),
-    *("saltext.jobs.core.master.jobs", "saltext.jobs.core.store.backup", "saltext.jobs.core.store.search"),
+    *("saltext.jobs.core.master.jobs", "saltext.jobs.core.sqlite.recovery", "saltext.jobs.core.store.search"),
 )
 #: What not all releases have.
 _SOME_NEED = ("salt.cluster.consensus.rpc", "salt.cluster.healthchecks", "salt.cluster.ring", "xxhash")
