@@ -72,7 +72,7 @@ def options(folder, **more):
 
 def published(load):
     """The record that vouches for a load."""
-    found = importlib.import_module("saltext.jobs.core.store.publication").digest(load)
+    found = importlib.import_module("saltext.jobs.core.store.records").digest(load)
     return {"at": time.time(), "by": "m_master", "load": found}
 
 

@@ -33,7 +33,7 @@ from benchmarks.job_cache import LOAD, RETURN, RETURNERS, disk, options, returne
 from saltext.jobs.core.ledger import jobs as index
 from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.store import search
-from saltext.jobs.core.store.publication import digest
+from saltext.jobs.core.store.records import digest
 from saltext.jobs.core.store.store import store_of
 
 FLEET = [f"web{number:04}.example.com" for number in range(2000)]

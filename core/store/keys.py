@@ -58,6 +58,15 @@ def are_plain(values: Sequence[Any]) -> bool:
     return min(lengths) >= 3 and max(lengths) <= 255
 
 
+def ids_in(value: Any) -> set[str]:
+    """Return the valid minion ids in what should be a list of them."""
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        return set()
+    if isinstance(value, list) and are_plain(value):
+        return set(value)
+    return {item for item in value if isinstance(item, str) and plain(item) is not None}
+
+
 class Keys:
     """The keys of one driver. :param driver: its name in the option ``cache``."""
 

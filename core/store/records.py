@@ -30,6 +30,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -42,8 +44,8 @@ from saltext.jobs.core.functions import function_of
 from saltext.jobs.core.ledger.records import JOB_CACHE, Published, publish_of, work_of
 from saltext.jobs.core.store.calling import Outage, Undecodable
 from saltext.jobs.core.store.drivers import ABSENT
+from saltext.jobs.core.store.keys import ids_in
 from saltext.jobs.core.store.listing import readable
-from saltext.jobs.core.store.publication import Publication, digest, ids_in
 from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)
@@ -67,6 +69,43 @@ class Work(NamedTuple):
 
 
 # -- loads --------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Publication:
+    """The record in ``jobs/published``, as above, with times in Unix time."""
+
+    at: float
+    added: frozenset[str]  # the minions of the job that no publish named
+    last: float
+    by: str = ""  # the id of the master that published it
+    load: str = ""  # the digest of the load
+    seal: str = ""  # in the database of a site: proves that a master has published this load to these minions
+
+    @classmethod
+    def from_record(cls, record: Any) -> Publication:
+        """Return the content of a record. :raises ValueError: if it is not a valid record."""
+        try:
+            at, by, load = record["at"], record["by"], record["load"]
+            last = record.get("last", at)
+            if isinstance(by, str) and isinstance(load, str) and math.isfinite(at) and math.isfinite(last):
+                added = frozenset(ids_in(record.get("added")))
+                return cls(float(at), added, float(max(at, last)), by, load, str(record.get("seal", "")))
+        except (KeyError, TypeError, AttributeError, OverflowError):
+            pass
+        raise ValueError(f"it is {record!r:.300}")
+
+    def as_record(self) -> dict[str, Any]:
+        last = self.last if self.last > self.at else None
+        more = {"last": last, "seal": self.seal, "added": sorted(self.added)}
+        return {"at": self.at, "by": self.by, "load": self.load, **{name: it for name, it in more.items() if it}}
+
+
+def digest(load: Mapping[str, Any]) -> str:
+    """Return the digest of a load, which is the same once a driver has stored it and it is read back."""
+    # Salt packs a value and what becomes of it in a driver alike: tuples and lists, bytes and text, dates and times.
+    value = {name: value for name, value in load.items() if name != "Minions"} if "Minions" in load else load
+    return hashlib.blake2b(salt.payload.dumps(value), digest_size=16).hexdigest()
 
 
 class Kept:

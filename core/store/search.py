@@ -28,8 +28,8 @@ from saltext.jobs.core.ids import jid_at, jid_time
 from saltext.jobs.core.ledger.tally import JobTally, Named, has_failed, job_marks, tally_of
 from saltext.jobs.core.options import kinds
 from saltext.jobs.core.store.drivers import LAST, Matches, Wanted
+from saltext.jobs.core.store.keys import ids_in
 from saltext.jobs.core.store.listing import describe, loads
-from saltext.jobs.core.store.publication import ids_in
 from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)

@@ -18,7 +18,7 @@ from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of
-from saltext.jobs.core.store.publication import digest
+from saltext.jobs.core.store.records import digest
 from saltext.jobs.core.store.store import store_of
 from tests.functional.cache_servers import masters_key
 from tests.functional.retry.records import JID, changes, record_of, snapshot_of

@@ -34,7 +34,7 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.options.engines import JobCacheSettings
 from saltext.jobs.core.store import calling, records
 from saltext.jobs.core.store.calling import Outage
-from saltext.jobs.core.store.publication import digest
+from saltext.jobs.core.store.records import digest
 from saltext.jobs.core.store.retention import sweep, trim
 from saltext.jobs.core.store.store import Store, store_of
 from tests.functional.cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)

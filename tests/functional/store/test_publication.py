@@ -10,7 +10,7 @@ from salt.utils.immutabletypes import freeze
 from salt.utils.odict import OrderedDict
 
 from saltext.jobs.core.ledger.records import work_of
-from saltext.jobs.core.store.publication import digest
+from saltext.jobs.core.store.records import digest
 
 
 def _nested(value, levels):
