@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable
+from typing import Any
 
 #: Most characters of a line, and most lines of a traceback (its first and its last ones).
 LONGEST, TRACED = 2000, 60
@@ -74,20 +75,13 @@ class Quiet:
 
     def error(self, subject: Hashable, message: str, *args: object, exc_info: BaseException | None = None) -> None:
         """Log an error, as ``warning`` does."""
-        self._log(logging.ERROR, subject, message, args, exc_info)
+        self._log(logging.ERROR, subject, message, args, exc_info=exc_info)
 
     def critical(self, subject: Hashable, message: str, *args: object) -> None:
         """Log a critical line, as ``warning`` does."""
         self._log(logging.CRITICAL, subject, message, args)
 
-    def _log(
-        self,
-        level: int,
-        subject: Hashable,
-        message: str,
-        args: tuple[object, ...],
-        exc_info: BaseException | None = None,
-    ) -> None:
+    def _log(self, level: int, subject: Hashable, message: str, args: tuple[object, ...], **more: Any) -> None:
         if self._steady() - self._since >= PAUSE:
             self._begin_minute()
         silent = self._silent  # another thread may begin a minute meanwhile
@@ -97,7 +91,7 @@ class Quiet:
             silent[subject] += 1
             return
         silent[subject] = 0
-        self._logger.log(level, message, *args, exc_info=exc_info)
+        self._logger.log(level, message, *args, **more)
 
     def _begin_minute(self) -> None:
         now = self._steady()

@@ -18,8 +18,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.boot import since_boot
@@ -50,8 +49,6 @@ _RENEW = f"""UPDATE {LEASES} SET until = clock_timestamp() + {_FOR}
     WHERE engine = ? AND session = {_SESSION} AND until > clock_timestamp()"""
 _BEAT = f"UPDATE {LEASES} SET alive = clock_timestamp() WHERE engine = ? AND session = {_SESSION}"
 _RELEASE = f"UPDATE {LEASES} SET until = '-infinity' WHERE engine = ? AND session = {_SESSION}"
-#: Carries out a statement, and returns how many rows it has changed.
-_Changed = Callable[[str, Sequence[Any]], int]
 
 
 class Superseded(OSError):
@@ -109,10 +106,10 @@ class TableLease(Lease):
         threading.Thread(target=self._keep, name=f"{self._engine} lease", daemon=True).start()
         return True
 
-    def renew(self, changed: _Changed) -> None:
+    def renew(self) -> None:
         """Renew the lease, as the first statement of a transaction, whose end a successor awaits. :raises Superseded:"""
         began = self._clock()
-        if changed(_RENEW, (self._ttl, self._engine, self._session)) < 1:
+        if self._tables.changed(_RENEW, (self._ttl, self._engine, self._session)) < 1:
             if self._session:  # it was not released
                 self._is_lost = True
                 self.refused += 1
@@ -153,7 +150,7 @@ class TableLease(Lease):
         pause = self._ttl / 4
         while not self._is_over.wait(pause):
             try:
-                self.renew(self._tables.changed)
+                self.renew()
                 pause = self._ttl / 4
             except Superseded:
                 return

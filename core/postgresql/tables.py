@@ -92,7 +92,7 @@ class PostgresqlTables(Tables):
 
         def in_lead() -> Result:
             if isinstance(lease, TableLease):
-                lease.renew(self.changed)
+                lease.renew()
             return work()
 
         if now.connection is not None:
