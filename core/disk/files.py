@@ -16,6 +16,7 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import salt.payload
@@ -152,6 +153,21 @@ def open_lock(path: Path) -> int:
         raise StateError(f"{path} is not a plain file with a single name: remove it")
     give(handle, folder)
     return handle
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """Hold a lock file, for which this waits, and yield its descriptor. :raises OSError, StateError: as ``open_lock``."""
+    handle = open_lock(path)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            yield handle
+        finally:
+            # Closing is not enough: a child process that was forked meanwhile has the file open too.
+            fcntl.flock(handle, fcntl.LOCK_UN)
+    finally:
+        os.close(handle)
 
 
 def hold(handle: int) -> bool:

@@ -47,7 +47,6 @@ class ReturnerModule:
         self.name = name
         self._opts = {**promoted(opts, ret_config), COPY: True}
         self._loaded: Any = None
-        self._has: dict[str, bool] = {}
 
     def why_absent(self) -> str:
         """Return why there is no such returner; empty if there is."""
@@ -84,13 +83,8 @@ class ReturnerModule:
 
     def has(self, function: str) -> bool:
         """Tell whether there is such a returner, and it has a function."""
-        if function not in self._has:
-            if self.why_absent():
-                return False
-            # Salt's loader would load all modules there are, to look for a function that this one lacks.
-            module = sys.modules[self._function("returner").__module__]
-            self._has[function] = hasattr(module, function)
-        return self._has[function]
+        # Salt's loader would load all modules there are, to look for a function that this one lacks.
+        return not self.why_absent() and hasattr(sys.modules[self._function("returner").__module__], function)
 
     def returns(self, jid: str) -> dict[str, Any]:
         """Return what the returner has of a job: ``{minion: …}``. Raises as ``store_return``."""

@@ -33,8 +33,6 @@ CACHE_KB = 2048  # the most that a connection's page cache takes; each write by 
 #: Seconds between two attempts while others write, and the attempts after which they come three times as often: SQLite
 #: itself tries less and less often, and can miss every pause of a busy writer.
 LOOK, LONG = 0.005, 5
-#: Seconds between two transactions of a bulk removal or copy, in which others can write.
-PAUSE = 0.03
 #: Sizes of -wal: the bytes that it keeps after a checkpoint; the pages above which each commit checkpoints it, while others
 #: write; and the bytes above which others may not write meanwhile, because the checkpoint might never end otherwise.
 LOG_KEPT, LARGE_LOG, LARGEST_LOG = 8 << 20, 6000, 64 << 20
@@ -197,9 +195,6 @@ class Database:
             if self._open_one is not None and not self._open_one.busy:
                 self._open_one.sql.close()
                 self._open_one = None
-
-    def give_way(self) -> None:
-        time.sleep(PAUSE)
 
     def met(self, exc: Exception) -> None:
         """If an error shows that the file is damaged, set it aside, but not in a transaction."""

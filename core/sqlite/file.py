@@ -14,10 +14,9 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk.files import give, make_folder, open_lock
+from saltext.jobs.core.disk.files import give, locked, make_folder
 from saltext.jobs.core.errors import StateError, check_format
 from saltext.jobs.core.ledger.tables import SITE, SQLITE, statements
 
@@ -43,6 +42,7 @@ class DatabaseFile:
     def __init__(self, path: str, chosen: bool = False) -> None:
         self.path = path
         self._chosen = chosen
+        self._lock = f"{path}.lock"  # only its holder makes a file, or sets one aside
 
     def identity(self) -> tuple[int, int] | None:
         """Return the identity of the file, which a file that replaces it does not have; None if there is no file."""
@@ -94,7 +94,7 @@ class DatabaseFile:
     def make(self) -> None:
         """Make the file, unless another process was faster. It is complete when it gets its name."""
         draft = f"{self.path}.new"
-        with self.alone():
+        with locked(self._lock):
             if self.identity() is not None:
                 return
             for name in (draft, *(path + end for path in (draft, self.path) for end in _COMPANIONS)):
@@ -119,7 +119,7 @@ class DatabaseFile:
         Rename a damaged file, unless its ``identity`` shows that it was renamed already. The next process to open it makes a
         new one. :raises StateError: if it is the file of another program.
         """
-        with self.alone():
+        with locked(self._lock):
             if self.identity() != identity:
                 return
             if self._is_foreign():
@@ -167,18 +167,6 @@ class DatabaseFile:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         give(handle, folder)
         return handle
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold ``.lock``: only its holder makes a file, or sets one aside."""
-        handle = open_lock(f"{self.path}.lock")
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            # Closing is not enough: a child process that was forked meanwhile has the descriptor too.
-            fcntl.flock(handle, fcntl.LOCK_UN)
-            os.close(handle)
 
 
 def roll_back(sql: sqlite3.Connection) -> None:

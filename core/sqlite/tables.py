@@ -20,6 +20,8 @@ from saltext.jobs.core.sqlite.database import Database, database_at
 
 #: The file of ``cache: sqlite``, and the one below ``saltext_jobs`` if the job cache is elsewhere.
 CACHE, FILE = "cache.sqlite", "jobs.sqlite"
+#: Seconds between two transactions of a bulk removal or copy, in which others can write.
+_PAUSE = 0.03
 
 
 class SqliteTables(Tables):
@@ -83,7 +85,7 @@ class SqliteTables(Tables):
             raise SiteAway(told) from exc
 
     def give_way(self) -> None:
-        self.database.give_way()
+        time.sleep(_PAUSE)
 
     def boot(self) -> str:
         return boot()

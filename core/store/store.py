@@ -7,7 +7,6 @@ A jid or minion id that is not one plain path component is refused with a warnin
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import itertools
 import operator
@@ -21,7 +20,7 @@ import salt.payload
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.disk.files import open_lock
+from saltext.jobs.core.disk.files import locked
 from saltext.jobs.core.disk.surroundings import is_full
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.ledger.log import Writer
@@ -205,21 +204,13 @@ class Store:
 
     @contextlib.contextmanager
     def _held(self, name: str) -> Iterator[int]:
-        path, handle = f"{self.cachedir}/salt_cache.locks/{name}", -1
-        try:
+        path = f"{self.cachedir}/salt_cache.locks/{name}"
+        with contextlib.ExitStack() as stack:
             try:
-                handle = open_lock(path)
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                handle = stack.enter_context(locked(path))
             except (StateError, OSError) as exc:  # as on a network file system without locks
                 raise SaltCacheError(f"Job cache lock {path} cannot be held: {exc}") from exc
-            try:
-                yield handle
-            finally:
-                # Closing is not enough: a child process that was forked meanwhile has the file open too.
-                fcntl.flock(handle, fcntl.LOCK_UN)
-        finally:
-            if handle >= 0:
-                os.close(handle)
+            yield handle
 
 
 def store_of(opts: Any) -> Store:
