@@ -91,7 +91,8 @@ def prep_jid(nocache: bool = False, passed_jid: Any = None, recurse_count: int =
             return {"error": f"Nothing was published, because it could not be recorded: {exc}"}
         store.publishes_for(jid, "", fresh=True)
     if nocache and key is not None and not origin:
-        records.store_no_returns(store, key)
+        with contextlib.suppress(Outage):  # the log has it, too
+            records.store_no_returns(store, key)
     return jid
 
 

@@ -63,9 +63,10 @@ class Server:
         self.process = None
 
     def start(self):
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        _await(self.process, self.ready, self.name)
+        if self.process is None:  # a second one would take the place of the first, which then never stops
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            _await(self.process, self.ready, self.name)
         return self
 
     def stop(self):

@@ -59,6 +59,7 @@ def test_a_job_its_returns_and_an_answer_are_known_while_redis_is_away(tmp_path,
     master = salt.loader.returners(opts, salt.loader.minion_mods(opts, utils=utils))
     returns = Returns(site_of(opts), JobCache(opts))
     redis.stop()
+    assert master["salt_cache.prep_jid"](nocache=True)
     jid = master["salt_cache.prep_jid"]()
     for call, arguments in (("save_load", (jid, {**LOAD, "jid": jid}, ["a", "b"])), ("returner", None)):
         with contextlib.suppress(SaltCacheError):  # as Salt does
