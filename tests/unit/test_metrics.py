@@ -18,11 +18,6 @@ def test_a_figure_is_written_with_its_type_and_help():
     assert "# TYPE saltext_jobs_retry_paused gauge\n" in text_of({"retry_paused": False})
 
 
-def test_a_label_cannot_break_the_line():
-    text = text_of({"recorder_lag_seconds": {'a"b\\c\nd': 1}})
-    assert text.splitlines()[2:] == ['saltext_jobs_recorder_lag_seconds{returner="a\\"b\\\\c\\nd"} 1']
-
-
 @pytest.mark.parametrize(
     ("value", "written"),
     [(True, "1"), (0.25, "0.25"), (1732242000.5, "1732242000.5"), (2**53, "9.00719925474099e+15")],

@@ -14,6 +14,8 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.ledger.records import return_of
+from saltext.jobs.core.options.engines import RecorderSettings
+from saltext.jobs.core.recorder.recipients import is_wanted
 from saltext.jobs.core.recorder.returner import settings_of
 from saltext.jobs.core.store.store import store_of
 from tests.database import database_of, replies_in
@@ -22,6 +24,8 @@ from tests.functional.cache_servers import cache_servers as cache_servers
 from tests.functional.cache_servers import masters_key
 
 from .stage import Returner, Stage
+
+NOT_RECORDED = RecorderSettings().exclude
 
 
 @pytest.fixture
@@ -75,6 +79,27 @@ def test_which_jobs_are_recorded_depends_on_what_was_published(stage, jid):
     stage.settle()
     assert stage.returns == [(other, "m1", "x")]
     assert [found for found, _ in stage.returner.loads] == [other]
+
+
+@pytest.mark.parametrize(
+    ("fun", "include", "exclude", "wanted"),
+    [
+        ("state.apply", ["state.*"], NOT_RECORDED, True),
+        ("pkg.install", ["state.*"], NOT_RECORDED, False),
+        (["test.ping", "cmd.run"], ["*"], NOT_RECORDED, True),
+        ("test.ping", ["*"], NOT_RECORDED, False),
+        (["saltutil.find_job", "saltutil.find_cached_job", "match.compound"], ["*"], NOT_RECORDED, False),
+        ([1, None, {"a": 1}], ["*"], (), False),
+        ("runner.state.orchestrate", ["*"], (), False),
+        ("runner.state.orchestrate", ["*", "runner.state.*"], (), True),
+        ("runner.pillar.show_pillar", ["runner.*"], ["runner.pillar.*"], False),
+        ("wheel.key.accept", ["*", "runner.*"], (), False),
+        ("_system", ["*"], (), False),
+        ("runners.of.a.module", ["*"], (), True),
+    ],
+)
+def test_functions_are_chosen_by_globs(fun, include, exclude, wanted):
+    assert is_wanted(fun, include, exclude) is wanted
 
 
 def test_a_return_that_comes_twice_is_recorded_once(stage, jid):

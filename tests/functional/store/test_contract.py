@@ -713,12 +713,3 @@ class TestMysql(ServerContract):
 @pytest.mark.slow
 class TestEtcd(ServerContract):
     driver = "etcd"
-
-
-@pytest.mark.story
-class TestUnavailable:
-    def test_a_driver_that_is_not_there_is_an_error_that_says_so(self, tmp_path):
-        folder = str(tmp_path)
-        opts = {**salt.config.DEFAULT_MASTER_OPTS, "cachedir": folder, "pki_dir": folder, "cache": "nonesuch"}
-        with pytest.raises(SaltCacheError, match=r"nonesuch.*not available"):
-            Returner({**opts, "extension_modules": f"{folder}/ext"}).get_load(JID)
