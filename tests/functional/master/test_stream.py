@@ -40,24 +40,6 @@ def test_an_event_may_come_in_pieces(publisher, ears, until, size):
     assert until(lambda: len(heard) == 4)
 
 
-def test_a_large_event_is_heard(loop, publisher, ears, until):
-    heard, _ = ears
-    data = memoryview(frame("large", b"x" * (20 << 20)) + frame("small"))
-    publisher.peer.setblocking(False)
-
-    def send():
-        nonlocal data
-        try:
-            while data:
-                data = data[publisher.peer.send(data) :]
-        except BlockingIOError:
-            loop.call_later(0.001, send)
-
-    send()
-    assert until(lambda: len(heard) == 2)
-    assert len(heard[0]) == (20 << 20) + len(b"large\n\n")
-
-
 def test_a_publisher_that_comes_late_is_heard(loop, folder, until):
     heard = []
     stream = Stream(loop, {"sock_dir": str(folder)}, heard.append, lambda: pytest.fail("nothing broke"))

@@ -29,10 +29,6 @@ def lease(sites):
 class TestLead:
     """One process of all masters leads."""
 
-    def test_no_master_leads_at_first(self, sites):
-        assert not sites[0].lead(ENGINE)
-        assert sites[0].leader(ENGINE) is None
-
     def test_a_second_master_does_not_get_the_lease(self, sites, lease):
         assert not sites[1].lease(ENGINE).take()
         assert sites[1].lead(ENGINE).process == sites[1].leader(ENGINE) == lease.leader
@@ -132,11 +128,6 @@ class TestBatches:
     @pytest.fixture
     def tables(self, sites):
         return sites
-
-    def test_there_is_no_batch_at_first(self, tables):
-        assert Batches(tables[1]).rows(self.JID) is None
-        assert Batches(tables[1]).kind_of(self.JID) is None
-        assert Batches(tables[1]).jids(Kind.OPEN) == []
 
     def test_what_changes_is_written_and_the_rest_stays(self, tables, lease):
         batches = Batches(tables[0], lease)
