@@ -72,6 +72,8 @@ class DatabaseFile:
                 f"the directory of sqlite_cache_path, {os.path.dirname(self.path)}, is not there: mount its disk, or make "
                 "it for the user that the master runs as"
             )
+        if os.path.islink(self.path):  # SQLite's -wal would be elsewhere
+            raise StateError(f"{self.path} is a link: set sqlite_cache_path to the file that it leads to")
 
     def check_rights(self, exc: Exception) -> None:
         """Raise StateError if an error came because this user may not read the file."""

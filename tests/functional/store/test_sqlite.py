@@ -98,18 +98,17 @@ class TestTheFile:
         (found,) = in_processes(1, as_nobody)
         assert "is private to the user that the master runs as (uid 0); this process is of another (uid 65534)" in found
 
-    def test_a_file_of_something_else_is_refused_and_left_alone(self, opts, path):
-        for content in (b"[main]\nkey = value\n" * 500, None):
-            if content is None:
-                with contextlib.closing(sqlite3.connect(path)) as sql:
-                    sql.execute("CREATE TABLE theirs (x)")
-                content = content_of(path)
-            else:
-                with open(path, "wb") as stream:
-                    stream.write(content)
-            with pytest.raises(SaltCacheError, match=r"cache\.sqlite is (no database|a database of another program)"):
+    def test_a_file_of_something_else_or_a_link_is_refused_and_left_alone(self, opts, path, tmp_path):
+        elsewhere = str(tmp_path / "theirs")
+        with contextlib.closing(sqlite3.connect(elsewhere)) as sql:
+            sql.execute("CREATE TABLE theirs (x)")
+        for content in (b"[main]\nkey = value\n" * 500, content_of(elsewhere), None):
+            pathlib.Path(path).write_bytes(content) if content else os.symlink(elsewhere, path)
+            with pytest.raises(
+                SaltCacheError, match=r"cache\.sqlite is (no database|a database of another|a link: set)"
+            ):
                 salt.cache.Cache(opts).store("bank", "key", 1)
-            assert content_of(path) == content
+            assert content_of(path) == (content or content_of(elsewhere))
             os.unlink(path)
 
     def test_a_file_of_another_version_is_refused(self, opts, cache, path):
