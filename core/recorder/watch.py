@@ -32,6 +32,8 @@ _TIMES, _LONGEST = 50.0, 300.0
 MOST = 200
 #: The outbox that has what was reported, and its row.
 WATCH, _KNOWN = "notices:", Key("record", "")
+#: The row of a test in the outbox of a target.
+_TEST = Key(NOTICE, TEST)
 
 
 class Sights(NamedTuple):
@@ -83,6 +85,8 @@ class Watch:
 
     def test(self) -> None:
         """Send a test notice: a user wants to see whether notices arrive. :raises OSError:"""
+        for target in self.targets:
+            target.outbox.drop([_TEST])  # one that was refused for good must not keep the next one away
         self._reported.take_test(time.time())
         self._keep()
 
@@ -116,7 +120,7 @@ class Watch:
         """Keep what was reported, and the notices about it. :raises OSError: if it fails; the next call keeps them."""
         for notice in self._reported.written():
             # at most one test waits for a target, so that tests push out no notice
-            key = Key(NOTICE, TEST if notice["kind"] == TEST else notice["id"])
+            key = _TEST if notice["kind"] == TEST else Key(NOTICE, notice["id"])
             self._rows.append(Row(key, notice["time"], body=salt.payload.dumps(notice)))
         known: bytes = salt.payload.dumps(self._reported.record())
         if known == self._kept and not self._rows:

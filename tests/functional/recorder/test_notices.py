@@ -155,6 +155,8 @@ def test_tests_push_no_notice_out_and_of_too_many_notices_the_newest_stay(site, 
 
 
 def test_a_notice_that_its_receiver_refuses_delays_no_other(site, receiver):
+    test = Key("notice", "test")  # one that was refused for good
+    outbox_of(site_of(site.opts), "notices:webhook").keep({test: Row(test, time.time(), 5, None, "no", b"")})
     site.start()
     receiver.refuses = "failed"
     site.fail_a_batch()
