@@ -358,9 +358,7 @@ class Question:
 
 
 def _named(functions: list[str], answers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return answers as ``{minion: {function: return}}``: they are lists in that order (``multifunc_ordered``), or alone."""
-    if len(functions) == 1:
-        return {minion: {functions[0]: value} for minion, value in answers.items()}
+    """Return answers, which are lists in the order of the functions (``multifunc_ordered``), by function."""
     return {
         minion: dict(zip(functions, value, strict=False)) if isinstance(value, (list, tuple)) else value
         for minion, value in answers.items()

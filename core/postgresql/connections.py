@@ -35,7 +35,7 @@ _GIVEN_UP: dict[str, float] = {}
 _SOON = 30.0
 #: Until when this process does not try to connect to a server, by its ``place``, since a try got no answer.
 _SILENT: dict[str, float] = {}
-#: Seconds that reading or removing many rows may take.
+#: Seconds that making the tables may take, and after which the server gives up a statement by itself.
 LONG = 60.0
 #: Most connections of one process.
 _MOST = 4
