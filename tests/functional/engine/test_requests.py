@@ -11,11 +11,10 @@ import pytest
 import salt.payload
 from salt.exceptions import CommandExecutionError
 
-from saltext.jobs import __version__ as VERSION
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.requests import ask
+from saltext.jobs.core.engine.requests import VERSION, ask
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused, StateError
 from saltext.jobs.core.ledger.requests import Requests
