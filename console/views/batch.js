@@ -161,7 +161,8 @@ export class BatchView {
     this.origin.set(line(batch.parent));
     this.parent.hidden = !batch.parent;
     const retries = batch.retries ?? [];
-    replace(this.retried, "Retried by", ...retries.flatMap((one) => [" ", el("a", { href: to("batches", one) }, line(one))]));
+    const left = Object.entries(retriable(batch)).map(([state, minions]) => `${count(minions)} ${name(state)}`).join(", ");
+    replace(this.retried, "Retried by", ...retries.flatMap((one) => [" ", el("a", { href: to("batches", one) }, line(one))]), left ? `. Still without success: ${left}.` : ". Nothing is left to retry.");
     this.retried.hidden = !retries.length;
     this.drawButtons();
   }
@@ -299,7 +300,7 @@ export class BatchView {
     const { batch } = this;
     const { pending, ...left } = retriable(batch);
     const kinds = Object.entries(left).map(([state, minions]) => [state, `${name(state)} (${count(minions)})${state === "lost" ? ": may have run it, see why below the timeline" : ""}`]);
-    const boxes = [...kinds, ["all", `all on which it did not succeed${pending ? `, and those it has not reached (${count(pending)})` : ""}`]].map(([value, text], index) => [value, text, el("input", { type: "radio", name: "which", id: `which-${value}`, value, checked: index === 0 })]);
+    const boxes = [...kinds, ["all", `all ${many(Object.values(retriable(batch)).reduce((sum, some) => sum + some, 0), "minion")} on which it did not succeed${pending ? `, ${count(pending)} of them not reached` : ""}`]].map(([value, text], index) => [value, text, el("input", { type: "radio", name: "which", id: `which-${value}`, value, checked: index === 0 })]);
     const chosen = await open(`Retry batch ${this.jid}?`, [
       el("p", {}, `A new batch runs this again, with the same options, on these minions:`),
       el("pre", {}, line(command(batch), 500)),

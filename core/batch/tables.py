@@ -105,7 +105,7 @@ def listed(found: Sequence[Row], page: Page) -> None:
         page.line(f"{trouble[0].upper()}{trouble[1:]}.")
     goes_on = any(batch["state"] not in summary.OVER for batch in found)
     steps = ["status", "watch", "minions", "stop"] if goes_on else ["status", "minions"]
-    if any(_count(batch, summary.FAILED) for batch in found):
+    if any(_count(batch, summary.FAILED) for batch in found if batch["jid"] not in retries):
         steps.insert(0, "failures")
     page.next(f"batch.{steps[0]} JID", *steps[1:])
 
@@ -138,7 +138,7 @@ def standing(batch: Row, page: Page) -> None:
 
 def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
     """Return (label, value) lines about a batch, first those that need an operator. Empty values are not shown."""
-    options = batch.get("options") or {}
+    options, left = batch.get("options") or {}, batch.get("unmended") or {}
     stopped = batch.get("stopped_by") if batch.get("halted_reason") != "stop" else None
     return [
         ("halted", summary.why_halted(batch)),
@@ -157,6 +157,7 @@ def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
         ("", _times(batch, page)),
         ("retry of", batch.get("parent")),
         ("retried by", _names(batch.get("retries"))),
+        ("left by the retries", batch.get("retries") and (summary.in_numbers(left, left) or "nothing")),
         ("driven by the master", batch.get("engine_master")),
         ("driven by", None if _is_ours(batch) else "Salt itself, not by the batch_manager engine"),
     ]
@@ -217,7 +218,7 @@ def _again(batch: Row) -> list[str]:
         left = batch.get("unmended")
         return [f"batch.retry {batch['jid']} which=all" if left else f"batch.status {batch['retries'][-1]}"]
     retry = _retry(batch)
-    if retry == "batch.retry which=lost":  # what is known of them decides whether the job may run again
+    if batch.get("lost"):  # what is known of them decides whether the job may run again
         return [f"batch.minions {batch['jid']}", retry]
     return [retry.replace("batch.retry", f"batch.retry {batch['jid']}"), "batch.minions"] if retry else []
 
