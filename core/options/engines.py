@@ -86,7 +86,9 @@ class RetrySettings(EngineSettings):
     max_queue_per_minion: int = option(
         100, kinds.whole(1), "most entries of one minion; a further job is not kept, with an event and a warning"
     )
-    max_queue: int = option(200_000, kinds.whole(1), "most entries in all, of up to 1 kB of memory")
+    max_queue: int = option(
+        200_000, kinds.whole(1), "most entries in all, of up to 1 kB of memory; the kB of their jobs' loads count too"
+    )
     keep: float = option(
         86400.0, kinds.seconds(0), "how long an entry that expired, was cancelled or is dead stays in the list"
     )

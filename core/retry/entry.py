@@ -249,6 +249,7 @@ class Job:
     kept_out: bool = False  # it is never queued
     obstacle: str = ""  # why it cannot be published again to single minions
     by_id: bool = False  # its target goes by the ids of minions, which do not change
+    kilobytes: int = 0  # of its load
     # As it was published, without secrets; the machine does not look into it.
     load: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 

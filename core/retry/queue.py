@@ -67,7 +67,7 @@ class Queue:
         self.jobs: dict[str, Job] = {}
         self.backlogs: dict[str, Backlog] = {}
         self.republished: dict[str, float] = {}  # jid of one of the jobs -> when others last published it
-        self.total = 0  # entries
+        self.total = self.kilobytes = 0  # entries, and the loads of their jobs
         self._members: dict[str, dict[str, None]] = {}  # jid -> minions that are owed it; a set takes more memory
         self.awake: dict[str, None] = {}  # the minions with a replay, and those that were there not long ago
         self._warned = 0.0
@@ -133,7 +133,8 @@ class Queue:
         if self.entry(minion, job.jid) is not None:
             return None
         full = sum(entry.state not in ENDED for entry in self.of(minion, None)) >= self.settings.max_queue_per_minion
-        if full or self.total >= self.settings.max_queue:
+        load = 0 if job.jid in self.jobs else job.kilobytes
+        if full or self.total + self.kilobytes + load >= self.settings.max_queue:
             self._refuse(minion, job, "max_queue_per_minion" if full else "max_queue")
             return None
         entry = Entry(minion, job.jid, self.now, expires_at, reason)
@@ -146,6 +147,7 @@ class Queue:
         """Take up an entry, and its job if it is new."""
         if job.jid not in self.jobs:
             self.jobs[job.jid] = job
+            self.kilobytes += job.kilobytes
             self._members[job.jid] = {}
             hours = hours_of(job.limits, self.settings)
             if hours is not None and hours not in self._openings:
@@ -192,7 +194,8 @@ class Queue:
             for timer in ("end", "minion"):
                 self.timers.cancel((timer, minion))
         if not members:
-            del self._members[jid], self.jobs[jid]
+            self.kilobytes -= self.jobs.pop(jid).kilobytes
+            del self._members[jid]
             self.republished.pop(jid, None)
             self.changed[Key(Kind.JOB, jid)] = None
 

@@ -47,7 +47,7 @@ class JobReader:
         except Exception as exc:  # the load may be damaged in any way
             log.error("Job %s is not kept, since its load in the log cannot be read: %s", jid, exc)
             return JobRead(jid, None)
-        job = job_of(jid, load, first.at)
+        job = job_of(jid, load, first.at, len(first.load))
         if NEVER_OWED.intersection(job.funs):
             return JobRead(jid, None)
         # The job cache does not tell to which minion a job was published when: then each kill counts as later.
@@ -122,12 +122,13 @@ def is_same(row: Record, first: Record) -> bool:
     return row.work == first.work and (row.user == first.user or not row.limited)
 
 
-def job_of(jid: str, load: Mapping[str, Any], published_at: float, is_known: bool = False) -> Job:
-    """Return the job that a load describes. What is invalid about it is logged unless it ``is_known``."""
+def job_of(jid: str, load: Mapping[str, Any], published_at: float, size: int = 0, is_known: bool = False) -> Job:
+    """Return the job that a load of ``size`` bytes describes. What is invalid about it is logged unless it ``is_known``."""
     fun = load.get("fun")
     funs = tuple(str(name) for name in fun) if isinstance(fun, (list, tuple)) else (str(fun),) if fun else ()
     raw = load.get("kwargs")
     options = raw if isinstance(raw, Mapping) else {}
     kept_out = bool(load.get(BATCH_MARK) or options.get("nocache"))  # a batch sees to it, or returns are not stored
     limits = limits_of(jid, options.get("metadata"), is_known)
-    return Job(jid, funs, published_at, work_of(load), limits, kept_out, obstacle(load), is_by_id(load), load)
+    by_id, work = is_by_id(load), work_of(load)
+    return Job(jid, funs, published_at, work, limits, kept_out, obstacle(load), by_id, size >> 10, load)

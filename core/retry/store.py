@@ -218,7 +218,7 @@ def _job(jid: str, body: bytes) -> Job | None:
         load, at = record["load"], float(record["published_at"])
         if not isinstance(load, Mapping) or not math.isfinite(at):
             raise ValueError("it is no record of a job")
-        return job_of(sys.intern(jid), load, at, is_known=True)
+        return job_of(sys.intern(jid), load, at, len(body), is_known=True)
 
     try:
         return _read(body, made)

@@ -10,9 +10,11 @@ import pytest
 from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.ledger.records import publish_of
 from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.entry import Limits
 from saltext.jobs.core.retry.facts import KeysRead, Kill
 from saltext.jobs.core.retry.load import limits_of
+from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.reader import JobReader, job_of, of_record
 from saltext.jobs.core.site import site_of
 from tests.database import begin_another_log
@@ -43,6 +45,15 @@ def test_a_job_that_this_master_published_is_read_with_those_that_have_not_retur
     assert read.missing == {"b"}
     assert (read.job.funs, read.job.load["arg"]) == (("state.apply",), ["web"])
     assert abs(read.job.published_at - time.time()) < 60
+
+
+def test_the_load_of_a_job_takes_as_much_room_in_the_queue_as_entries_of_its_size(opts, job_cache):
+    publish(job_cache, ["a", "b"], arg=["x" * 10_000])
+    job, queue = reader_of(opts).read(JID).job, Queue(RetrySettings(max_queue=10))
+    first = queue.add(job, "a", "away", time.time())
+    assert first is not None and queue.add(job, "b", "away", time.time()) is None
+    queue.remove(first)
+    assert queue.add(job, "b", "away", time.time()) is not None
 
 
 def test_a_load_that_a_minion_or_syndic_brought_is_no_published_job(opts, job_cache):
