@@ -29,7 +29,7 @@ from saltext.jobs.core.ledger.tally import JobTally, Named, has_failed, job_mark
 from saltext.jobs.core.options import kinds
 from saltext.jobs.core.store.drivers import LAST, Matches, Wanted
 from saltext.jobs.core.store.keys import ids_in
-from saltext.jobs.core.store.listing import describe, loads
+from saltext.jobs.core.store.listing import describe, loads, readable
 from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)
@@ -150,8 +150,7 @@ def _found(store: Store, query: Query) -> Iterator[str]:
 
 def count_all(store: Store, key: str, named: Named | None) -> JobTally:
     """Return the tally of a job by reading all of its records."""
-    (listed,) = store.driver.read_all([(MINIONS, key)])
-    minions = {name for name in map(store.key_of, ids_in(listed)) if name is not None}
+    minions = {name for name in map(store.key_of, _listed(store, key)) if name is not None}
     bank = f"{RETURNS}/{key}"
     failed: set[str] = set()
     returned: set[str] = set()
@@ -160,6 +159,11 @@ def count_all(store: Store, key: str, named: Named | None) -> JobTally:
         if isinstance(record, SaltCacheError) or has_failed(record):
             failed.add(name)
     return tally_of(minions, returned, failed, named)
+
+
+def _listed(store: Store, key: str) -> set[str]:
+    """Return the minions that a job was for; none if that cannot be read: the job must hide no other."""
+    return ids_in(dict(readable(store, MINIONS, [key])).get(key))
 
 
 def _row(store: Store, key: str, load: dict[str, Any], tally: JobTally, is_seen: bool) -> dict[str, Any]:
@@ -236,7 +240,6 @@ def last_results(
                 outcome = UNREADABLE if code is None else FAILED if code else SUCCEEDED
                 found[store.decode(name)].update(about, outcome=outcome, retcode=code)
                 left.discard(store.decode(name))
-            (listed,) = store.driver.read_all([(MINIONS, key)])
-            for minion in left.intersection(ids_in(listed)):
+            for minion in left.intersection(_listed(store, key)):
                 found[minion]["missed"] = found[minion]["missed"] or jid
     return found

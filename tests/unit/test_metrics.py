@@ -28,10 +28,7 @@ def test_numbers_are_written_as_prometheus_reads_them(value, written):
 
 def test_a_runner_shows_the_same_figures_by_name():
     found = figures_of({"retry_paused": 0, "retry_entries": {"held": 1}})
-    assert found == {
-        "saltext_jobs_retry_paused": 0,
-        "saltext_jobs_retry_entries": {"held": 1},
-    }
+    assert found == {"saltext_jobs_retry_paused": 0, "saltext_jobs_retry_entries": {"held": 1}}
 
 
 def test_the_figures_of_a_day_are_kept_each_minute_of_the_last_hour_and_each_quarter_before():

@@ -26,18 +26,8 @@ from tests.waiting import stretched
 MONITORING = pathlib.Path(__file__).resolve().parents[3] / "docs" / "monitoring"
 
 
-RETURNER = {
-    "delivered": 5,
-    "queued": 1,
-    "lag": 0.2,
-    "dropped": 0,
-    "refused": 0,
-    "set_aside": 0,
-    "trouble": None,
-}
-STATS = {
-    "returners": {"pgjsonb": RETURNER, 'odd"one': RETURNER},
-}
+RETURNER = {"delivered": 5, "queued": 1, "lag": 0.2, "dropped": 0, "refused": 0, "set_aside": 0, "trouble": None}
+STATS = {"returners": {"pgjsonb": RETURNER, 'odd"one': RETURNER}}
 
 
 def of_each():

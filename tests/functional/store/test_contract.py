@@ -36,6 +36,7 @@ from saltext.jobs.core.store import calling, records
 from saltext.jobs.core.store.calling import Outage
 from saltext.jobs.core.store.records import digest
 from saltext.jobs.core.store.retention import sweep, trim
+from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store, store_of
 from tests.functional.cache_servers import cache_servers, disk_usage, driver_options  # noqa: F401 (a fixture)
 from tests.functional.retry.records import changes, queue_of
@@ -569,7 +570,10 @@ class TestLocalfs(Contract):
             with open(os.path.join(opts["cachedir"], "jobs", name), "wb") as record:
                 record.write(b"\xc1broken")
         assert list(job_cache.get_jid(JID)) == ["web2"]
-        assert list(job_cache.get_jids()) == [JID]
+        path = os.path.join(opts["cachedir"], "jobs", "minions", f"{JID}.p")
+        os.unlink(path)
+        os.mkdir(path)  # stands for any error that is none of the record's own
+        assert list(job_cache.get_jids()) == [row["JID"] for row in search(Store(opts), Query())["jobs"]] == [JID]
         assert "Skipped in the job cache" in caplog.text
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can write for somebody else")
