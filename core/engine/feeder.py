@@ -126,18 +126,20 @@ class Feeder:
 
     async def _look(self) -> None:
         pause = AGAIN[0]
-        while self._heard:
-            await compat.sleep(pause)
-            began, due = self._now(), dict[str, list[str]]()
-            for (jid, minion), (_, at) in list(self._heard.items()):
-                if not self._waits_for(jid, minion):
-                    del self._heard[jid, minion]
-                elif at <= began and len(due.setdefault(jid, [])) < MOST:
-                    due[jid].append(minion)
-            for jid, minions in due.items():
-                await self._look_for(jid, minions)
-            pause = min(max(PAUSE, SPARING * (self._now() - began)), LONGEST_PAUSE)
-        self._is_looking = False
+        try:
+            while self._heard:
+                await compat.sleep(pause)
+                began, due = self._now(), dict[str, list[str]]()
+                for (jid, minion), (_, at) in list(self._heard.items()):
+                    if not self._waits_for(jid, minion):
+                        del self._heard[jid, minion]
+                    elif at <= began and len(due.setdefault(jid, [])) < MOST:
+                        due[jid].append(minion)
+                for jid, minions in due.items():
+                    await self._look_for(jid, minions)
+                pause = min(max(PAUSE, SPARING * (self._now() - began)), LONGEST_PAUSE)
+        finally:
+            self._is_looking = False
 
     async def _look_for(self, jid: str, minions: list[str]) -> None:
         try:
