@@ -100,7 +100,7 @@ def test_without_an_engine_status_watch_and_stop_say_so_and_the_stop_comes_befor
     engine.kill()
     assert run("batch.status", jid)["engine"] is False
     watched = command("batch.watch", jid, "timeout=1")
-    assert (watched.returncode, "(no engine)" in watched.stderr) == (1, True), watched
+    assert (watched.returncode, "no batch_manager engine answers" in watched.stderr) == (1, True), watched
     stopped = command("batch.stop", jid, "--log-level=warning")  # as it is by default, and here is not
     told = "No engine: the stop is carried out when the batch_manager engine runs again"
     assert (stopped.data, told in stopped.stderr) == (True, True), stopped
