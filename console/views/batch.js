@@ -280,7 +280,9 @@ export class BatchView {
 
   async approve() {
     // With the number of the stage, so that a late approval does not count for the next one.
-    const stage = this.batch.approve;
+    const { approve: stage, pending, failed } = this.batch;
+    const says = [`${failed ? `The job has failed on ${many(failed, "minion")}. ` : ""}${many(pending, "minion")} of this batch may be sent the job next.`];
+    if (!(await confirm(`Approve stage ${stage + 1}?`, says, "Approve"))) return;
     await this.app.act("batch.approve", { jid: this.jid, stage }, () => `Stage ${stage + 1} is approved.`);
     await this.load();
   }

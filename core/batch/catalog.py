@@ -118,22 +118,21 @@ class Catalog:
 
     def retries(self, jid: str) -> list[Batch]:
         """
-        Return the later batches that have retried a batch, one of its retries, or one that it retries itself, oldest first.
-        :raises Refused:
+        Return the later batches of a batch's family, oldest first: those that have retried it, the batch from which it
+        stems, or another retry of that. :raises Refused:
         """
-        family, retries, batch = list[str](), list[str](), self.ours(jid)
-        while batch is not None:
-            family.append(batch.spec.jid)
-            batch = self.ours(batch.spec.parent) if batch.spec.parent else None
-        for later, spec in self._store.specs_after(jid):
+        first, batch = jid, self.ours(jid)
+        while batch is not None and batch.spec.parent:
+            first, batch = batch.spec.parent, self.ours(batch.spec.parent)
+        family = [first]
+        for later, spec in self._store.specs_after(first):
             try:
                 parent = salt.payload.loads(spec).get("parent")
             except Exception as exc:  # of many kinds, if it is damaged
-                raise Refused(f"Batch {later} cannot be read, and may be a retry of {jid}: {exc}") from exc
+                raise Refused(f"Batch {later} cannot be read, and may be a retry of {first}: {exc}") from exc
             if parent in family:
                 family.append(later)
-                retries.append(later)
-        return [self.need(later) for later in retries]
+        return [self.need(later) for later in family if later > jid]
 
     def native(self, jid: str) -> dict[str, Any] | None:
         """Return the state of a batch of Salt 3008's own, or None."""

@@ -91,7 +91,12 @@ def listed(found: Sequence[Row], page: Page) -> None:
         return
     page.line(_BATCHES.headline(found))
     page.table(_BATCHES.columns, found, len(found))
-    retries = {one.get("parent"): f"retried by {one['jid']} ({summary.word(one)})" for one in reversed(found)}
+    parents, retries = {one["jid"]: one.get("parent") for one in found}, dict[str, str]()
+    for one in sorted(found, key=lambda batch: str(batch["jid"]), reverse=True):  # the newest of each family
+        parent = one.get("parent")
+        while parent:
+            retries.setdefault(parent, f"retried by {one['jid']} ({summary.word(one)})")
+            parent = parents.get(parent)
     notes = [
         f"{batch['jid']}: {note}"
         for batch in found
@@ -214,13 +219,15 @@ def _next(batch: Row) -> list[str]:
 
 def _again(batch: Row) -> list[str]:
     """Return the commands that run a batch again where it did not succeed, or show the batch that has done so."""
-    if batch.get("retries"):
-        left = batch.get("unmended")
-        return [f"batch.retry {batch['jid']} which=all" if left else f"batch.status {batch['retries'][-1]}"]
-    retry = _retry(batch)
-    if batch.get("lost"):  # what is known of them decides whether the job may run again
-        return [f"batch.minions {batch['jid']}", retry]
-    return [retry.replace("batch.retry", f"batch.retry {batch['jid']}"), "batch.minions"] if retry else []
+    retries = batch.get("retries")
+    left = batch.get("unmended") or {} if retries else batch
+    retry, jid = _retry(left), batch["jid"]
+    if not retry:
+        return [f"batch.status {retries[-1]}"] if retries else []
+    # What is known of lost minions decides whether the job may run again, and a retry leaves a failed check behind.
+    if left.get("lost") or str(batch.get("halted_reason") or "").startswith("check"):
+        return [f"batch.minions {jid}", retry]
+    return [retry.replace("batch.retry", f"batch.retry {jid}"), "batch.minions"]
 
 
 def _retry(counts: Row) -> str:
@@ -266,6 +273,8 @@ def failures(found: Mapping[str, Any], page: Page) -> None:
     page.line(f"{jid}  {summary.word(found)}  {_command(found)} on {_target(found)}", "  ", 3)
     many = f", for {counted(len(groups), 'reason')}" if len(groups) > 1 else ""
     page.line(f"{found['unsuccessful']:,} of {counted(found['total'], 'minion')} did not succeed{many}")
+    if why := summary.why_halted(found):
+        page.line(f"halted: {why}", "  ", 3)
     reasons(groups, page)
     page.next(*((_is_ours(found) and _again(found)) or [f"batch.minions {jid}"]))
 

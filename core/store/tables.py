@@ -60,7 +60,7 @@ _LAST = Table(
         Column("AGE", "at", age=True),
         Column("FUNCTION", _command, 11, rank=2, names=False),
         Column("JID", "jid", rank=1),
-        Column("MISSED", "missed", rank=3),
+        Column("MISSED", "missed"),
     ),
     "last",
     ("never", "unreadable", "failed", "succeeded"),

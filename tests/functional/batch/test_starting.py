@@ -240,7 +240,7 @@ def test_a_retry_of_all_leaves_out_the_minions_to_which_job_retry_delivers_the_j
 
 @pytest.mark.parametrize("parent", [0, 1])
 def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_was_away_then_is(opts, parent):
-    (first, second, third), store = [f"2026051610111213141{number}" for number in range(3)], BatchStore(opts)
+    (first, second, other, third), store = [f"2026051610111213141{number}" for number in range(4)], BatchStore(opts)
 
     def left():
         batches = Catalog(opts)
@@ -258,14 +258,19 @@ def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_wa
     bench.returns("web2", retcode=1)
     bench.keep(store, ended=True)
     assert left() == ("1001", "web1", "web2")
+    bench = Bench(("web2",), "1", jid=other, parent=first)
+    ended(bench, 1)
+    bench.keep(store, ended=True)
     bench = Bench(("1001", "web1", "web2"), "3", jid=third, parent=(first, second)[parent])
     ended(bench, 0)
     bench.keep(store, ended=True)
-    with pytest.raises(Refused, match=f"^No minion of batch {first} is failed; it was retried by {second}, {third}$"):
+    with pytest.raises(
+        Refused, match=f"^No minion of batch {first} is failed; it was retried by {second}, {other}, {third}$"
+    ):
         left()
     found = Catalog(opts).find(first).summary
-    assert (found["retries"], found["unmended"]) == ([second, third], {})
-    assert Catalog(opts).find(second).summary["unmended"] == {}
+    assert (found["retries"], found["unmended"]) == ([second, other, third], {})
+    assert [Catalog(opts).find(jid).summary["unmended"] for jid in (second, other)] == [{}, {}]
     assert "retries" not in Catalog(opts).find(third).summary
     site_of(opts).changed(f"UPDATE {BATCHES.table} SET spec = ? WHERE jid = ?", (b"damaged", third))
     assert "retries" not in Catalog(opts).find(first).summary

@@ -401,6 +401,7 @@ def test_an_approval_is_for_the_stage_that_is_shown(page, api):
     page.wait_text("waits for approval")
     assert page.find("Resume") is None
     page.click("Approve")
+    page.click("Approve", "dialog")
     page.wait_text("Stage 1 is approved", ".messages")
     assert approved == [{"jid": JID, "stage": 0}]
     assert page.text(".stages [aria-current]") == "Stage 2: now"

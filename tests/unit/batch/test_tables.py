@@ -114,8 +114,8 @@ def test_a_list_says_what_each_batch_waits_for():
 def test_a_list_says_which_batch_has_retried_one_that_did_not_succeed():
     again = standing(jid="2", parent=JID, state="complete", success=True)
     rows = [standing(jid="3", parent="2"), again, standing(state="halted")]
-    assert drawn(tables.listed, rows)[-2] == f"{JID}: retried by 2 (succeeded)"
-    assert drawn(tables.listed, rows[1:])[-2] == drawn(tables.listed, rows)[-2]
+    assert drawn(tables.listed, rows)[-2] == f"{JID}: retried by 3 (running)"
+    assert drawn(tables.listed, rows[1:])[-2] == f"{JID}: retried by 2 (succeeded)"
     assert not [line for line in drawn(tables.listed, rows[:2]) if "retried" in line]
 
 
@@ -221,7 +221,15 @@ def test_each_thing_to_say_about_a_batch_is_a_line(more, told):
             f"batch.failures {JID} (or retry which=all, minions)",
         ),
         ({"state": "complete", "retries": ["1", "2"], "unmended": {}}, "batch.status 2"),
-        ({"state": "complete", "retries": ["1"], "unmended": {"failed": 4}}, f"batch.retry {JID} which=all"),
+        ({"state": "complete", "retries": ["1"], "unmended": {"failed": 4}}, f"batch.retry {JID} (or minions)"),
+        (
+            {"state": "halted", "retries": ["1"], "unmended": {"lost": 1, "failed": 1}},
+            f"batch.minions {JID} (or retry which=all)",
+        ),
+        (
+            {"state": "halted", "failed": 0, "halted_reason": "check a.b: no"},
+            f"batch.minions {JID} (or retry which=all)",
+        ),
         ({"state": "complete", "failed": 0, "pending": 0}, f"batch.retry {JID} which=offline (or minions)"),
         (
             {"state": "complete", "failed": 0, "pending": 0, "offline": 0, "queued": 4},
