@@ -207,6 +207,10 @@ def test_each_thing_to_say_about_a_batch_is_a_line(more, told):
     assert told in drawn(tables.standing, standing(**more))
 
 
+#: A batch that has ended, with nothing to see to.
+WELL = {"state": "complete", "failed": 0, "pending": 0, "offline": 0}
+
+
 @pytest.mark.parametrize(
     ("more", "command"),
     [
@@ -216,35 +220,17 @@ def test_each_thing_to_say_about_a_batch_is_a_line(more, told):
         ({"state": "stopping"}, f"batch.watch {JID} (or minions)"),
         ({"state": "halted"}, f"batch.failures {JID} (or retry which=all, minions)"),
         ({"state": "complete", "pending": 0}, f"batch.failures {JID} (or retry, minions)"),
-        (
-            {"state": "complete", "pending": 0, "failed": 0, "timed_out": 1},
-            f"batch.failures {JID} (or retry which=all, minions)",
-        ),
+        ({**WELL, "offline": 1, "timed_out": 1}, f"batch.failures {JID} (or retry which=all, minions)"),
         ({"state": "complete", "retries": ["1", "2"], "unmended": {}}, "batch.status 2"),
         ({"state": "complete", "retries": ["1"], "unmended": {"failed": 4}}, f"batch.retry {JID} (or minions)"),
-        (
-            {"state": "halted", "retries": ["1"], "unmended": {"lost": 1, "failed": 1}},
-            f"batch.minions {JID} (or retry which=all)",
-        ),
-        (
-            {"state": "halted", "failed": 0, "halted_reason": "check a.b: no"},
-            f"batch.minions {JID} (or retry which=all)",
-        ),
+        ({**WELL, "retries": ["1"], "unmended": {"lost": 1, "failed": 1}}, f"batch.minions {JID} (or retry which=all)"),
+        ({**WELL, "pending": 1, "halted_reason": "check a.b: no"}, f"batch.minions {JID} (or retry which=all)"),
         ({"state": "complete", "failed": 0, "pending": 0}, f"batch.retry {JID} which=offline (or minions)"),
-        (
-            {"state": "complete", "failed": 0, "pending": 0, "offline": 0, "queued": 4},
-            f"job_retry.list jid={JID} (or batch.minions)",
-        ),
+        ({**WELL, "queued": 4}, f"job_retry.list jid={JID} (or batch.minions)"),
         ({"state": "halted", "failed": 0}, f"batch.retry {JID} which=all (or minions)"),
-        (
-            {"state": "complete", "failed": 0, "pending": 0, "offline": 0, "lost": 1},
-            f"batch.minions {JID} (or retry which=lost)",
-        ),
-        (
-            {"state": "halted", "failed": 0, "killed": 1, "pending": 0, "offline": 0},
-            f"batch.retry {JID} which=killed (or minions)",
-        ),
-        ({"state": "complete", "failed": 0, "offline": 0, "pending": 0}, f"jobs.lookup_jid {JID} (or batch.minions)"),
+        ({**WELL, "lost": 1}, f"batch.minions {JID} (or retry which=lost)"),
+        ({**WELL, "state": "halted", "killed": 1}, f"batch.retry {JID} which=killed (or minions)"),
+        (WELL, f"jobs.lookup_jid {JID} (or batch.minions)"),
         ({"state": "running", "driver": "master"}, f"batch.minions {JID} (or stop)"),
     ],
 )
