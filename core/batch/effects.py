@@ -93,9 +93,7 @@ async def _publish(ports: Ports, live: Live, effect: facts.Publish) -> facts.Fac
     if ports.cache.keeps_first_load and not live.load_kept:
         await _keep_load(ports, live)
     held = live.batch.holds_publish(ports.clock.now(), live.ahead)
-    if (
-        held
-    ):  # paused, stopped, out of its window or unsure of its rights since the decision, e.g. while the disk was full
+    if held:  # paused, stopped, out of its window or unsure of its rights since, as while the disk was full
         return facts.PublishFailed(held, certain=True)
     try:
         matched = await ports.publisher.publish(

@@ -520,7 +520,7 @@ _TABLE = (
         "core/master/questions.py",
         "if question.is_hint:",
         "if True:",
-        ROLLOUTS,
+        CLOCKS,
     ),
     # commands, what they show, and options
     (
