@@ -222,9 +222,8 @@ class RetryShell:
     def _begun(self, minion: str, jid: str) -> None:
         """An event claims that a minion has begun a job."""
         entry = self.machine.entry(minion, jid)
-        if (
-            entry is not None and entry.state is State.SENT and entry.sent_at is not None
-        ):  # the first receipt of a replay
+        # The first receipt of a replay.
+        if entry is not None and entry.state is State.SENT and entry.sent_at is not None:
             self._ports.questions.handed_on(self._ports.clock.now() - entry.sent_at)
         self.step(facts.Acknowledged(minion, jid))
 
