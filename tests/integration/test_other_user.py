@@ -70,7 +70,7 @@ def test_all_files_of_a_master_of_another_user_belong_to_that_user_whoever_made_
     processes = [psutil.Process(master.pid), *psutil.Process(master.pid).children(recursive=True)]
     assert {process.uids().real for process in processes} == {OWNER.pw_uid}
     # `salt-run` becomes that user; `salt`, and Python, stay root.
-    assert "1 of 1 minions completed" in typed(master, "batch.run", "there", "test.arg", "typed")
+    assert "1 of 1 minion completed" in typed(master, "batch.run", "there", "test.arg", "typed")
     assert salt_cli(master, AWAY, "--async", "test.arg", "owed").returncode == 0
     jid = look("batch.start", "there", "test.arg", "by Python")["jid"]
     assert finished(look, jid)["completed"] == 1
@@ -91,5 +91,5 @@ def test_all_files_of_a_master_of_another_user_belong_to_that_user_whoever_made_
     assert finished(look, parked)["halted"] is True
     assert jid in typed(master, "batch.list")
     assert entries(look) == owed
-    assert "1 of 1 minions completed" in typed(master, "batch.run", "there", "test.arg", "again")
+    assert "1 of 1 minion completed" in typed(master, "batch.run", "there", "test.arg", "again")
     assert of_others(master) == []
