@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hmac
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -67,13 +68,19 @@ class Seal:
         return hmac.digest(_key(self._paths), repr(place).encode() + body, "sha256")[:_SIZE]
 
 
-@functools.lru_cache
 def _key(paths: tuple[str, ...]) -> bytes:
     trouble: OSError | None = None
     for path in paths:
         try:
-            with open(path, "rb") as stream:
-                return hmac.digest(stream.read().strip(), _LABEL, "sha256")
+            found = os.stat(path)
+            return _read(path, found.st_ino, found.st_mtime_ns)
         except OSError as exc:
             trouble = trouble or exc
     raise SiteAway(f"the masters' key, which seals what is in PostgreSQL, cannot be read: {trouble}")
+
+
+# A master of Salt 3008 that joins a cluster puts the cluster's key anew into its place, after engines have begun.
+@functools.lru_cache(4)
+def _read(path: str, _inode: int, _written: int) -> bytes:
+    with open(path, "rb") as stream:
+        return hmac.digest(stream.read().strip(), _LABEL, "sha256")

@@ -190,6 +190,8 @@ def test_the_key_is_the_one_that_all_masters_of_a_site_have(opts, tmp_path, more
         file.write_bytes(b"the private key of the masters\n" if name == path else b"another key")
     places = {"pki_dir": str(tmp_path / "others/pki"), "cluster_pki_dir": str(tmp_path / "others/keys")}
     assert entries({**opts, **places, **more}) == [(MINION, JID)]
+    (tmp_path / "others" / path).write_bytes(b"a key that has taken its place")
+    assert entries({**opts, **places, **more}) == []
 
 
 @pytest.mark.parametrize("forgery", ["all of it", "its minions", "its time"])
