@@ -16,7 +16,7 @@ from typing import Any
 from saltext.jobs.core import runner
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.findings import Finding, examined, fault
-from saltext.jobs.core.options import entries_of, kinds
+from saltext.jobs.core.options import kinds
 
 __virtualname__ = "jobs_doctor"
 
@@ -136,12 +136,13 @@ def _misspelt(opts: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield a finding for each name in the master's configuration that is nearly one of ours."""
     import salt.config
 
+    from saltext.jobs.core.engine.findings import about_name
+
     def like(name: Any, known: Iterable[str]) -> str | None:
         return None if name in known else kinds.slip_of(str(name), known)
 
-    for name in entries_of(opts):
-        if meant := like(name, _ENGINES):
-            yield fault("misspelt", f"`engines:` names {name!r}, which is no engine", f"correct it to {meant}")
+    for engine in _ENGINES:
+        yield from about_name(opts, engine)
     for name in sorted(map(str, opts.keys() - salt.config.DEFAULT_MASTER_OPTS.keys())):
         if meant := like(name, _SECTIONS):
             told = f"the master's configuration has {name!r}, which is no option"

@@ -58,14 +58,23 @@ def around(opts: Mapping[str, Any], engine: str) -> list[Finding]:
     ]
 
 
+def about_name(opts: Mapping[str, Any], engine: str) -> list[Finding]:
+    """Return a finding for each name under ``engines:`` that is nearly that of an engine."""
+    return [
+        fault("misspelt", f"`engines:` names {name!r}, which is no engine", f"correct it to {engine}")
+        for name in entries_of(opts)
+        if name != engine and kinds.slip_of(name, (engine,))
+    ]
+
+
 def about_engine(opts: Mapping[str, Any], engine: str) -> list[Finding]:
     """Return a finding if an engine does not run, hangs, or runs as another user or version."""
     site, user = site_of(opts), str(opts.get("user") or "root")
     lead = site.lead(engine)
     if lead is None:
         section = section_of(opts, engine)
-        if slip := next((name for name in entries_of(opts) if name != engine and kinds.slip_of(name, (engine,))), None):
-            return [fault("misspelt", f"`engines:` names {slip!r}, which is no engine", f"correct it to {engine}")]
+        if misspelt := about_name(opts, engine):
+            return misspelt
         if not is_configured(opts, engine) and section:
             told = f"the master's configuration has `{section}:`, but `engines:` does not name {engine}"
             return [fault("engine-unnamed", told, "add it there")]
