@@ -309,6 +309,6 @@ class Watched:
     def from_record(cls, record: Mapping[str, Any], now: float) -> Watched:
         """Return the job that a record describes. :raises Exception: of many kinds, when it describes none."""
         killed = {minion: (str(user), float(at)) for minion, (user, at) in record["killed"].items()}
-        at, *_, named = record["published"]  # until 0.17 there was more
+        at, named = record["published"]
         note = float(record["until"]), set(record["begun"]), set(record["settled"]), killed
         return cls(*note, min(float(at), now), set(named))
