@@ -86,8 +86,9 @@ class Counts(NamedTuple):
     attempts: int = 0  # publishes with a receipt, and the one under way
     tries: int = 0  # publishes in a row without a receipt
     lost: int = 0  # those of them that the minion may have begun nevertheless
-    vain: int = 0  # those that the minion ignored although it was there
+    vain: int = 0  # those that the minion did not take although it was there, or that matched no minion
     reached: bool = False  # one of them may have reached the minion
+    ignored: int = 0  # those that the minion ignored while it lived: it knows the jid
 
 
 #: One for all entries that were never tried.

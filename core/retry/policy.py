@@ -147,8 +147,7 @@ def _checked_again(case: Case) -> Decision:
     may_run_again = entry.asker is not None or case.max_attempts > 1
     if delivery.said is Said.INTERRUPTED and (entry.counts.reached or not may_run_again):
         return _interrupted(case)
-    was_ignored = entry.counts.vain > 0 and entry.reason == _NOT_TAKEN
-    if was_ignored and delivery.said in (Said.NOTHING, Said.NOT_SURE) and delivery.restarted:
+    if entry.counts.ignored and delivery.said in (Said.NOTHING, Said.NOT_SURE) and delivery.restarted:
         return End(State.HELD, f"{_RAN}: {_SILENTLY}, and has restarted since")
     return Go(Step.TO_SEND)
 
@@ -250,10 +249,10 @@ def _not_begun(case: Case, reason: str) -> Again | End:
 
 
 def _ignored(case: Case, again: Again | End) -> Again | End:
-    counts = (again.counts or case.entry.counts)._replace(vain=case.entry.counts.vain + 1)
-    if counts.vain < _IGNORED:
+    counts = (again.counts or case.entry.counts)._replace(ignored=case.entry.counts.ignored + 1)
+    if counts.ignored < _IGNORED:
         return again._replace(counts=counts)
-    return End(State.HELD, f"{_RAN}: {_SILENTLY} {counts.vain} times", counts)
+    return End(State.HELD, f"{_RAN}: {_SILENTLY} {counts.ignored} times", counts)
 
 
 # -- what did not succeed ----------------------------------------------------------------------------------------------
@@ -281,7 +280,8 @@ def _not_received(case: Case, reason: str, begun: bool = False, reached: bool = 
         held = f"it was sent {lost} times without a sign of receipt, and may have been begun"
         return End(State.HELD, held, counts._replace(lost=lost, reached=True))
     wait = min(case.backoff * 2 ** min(counts.tries, 20), LONGEST_BACKOFF)
-    counts = Counts(counts.attempts - 1, counts.tries + 1, lost, counts.vain, reached or counts.reached)
+    reached = reached or counts.reached
+    counts = counts._replace(attempts=counts.attempts - 1, tries=counts.tries + 1, lost=lost, reached=reached)
     return Again(reason, wait, counts, there=case.delivery.last not in (Evidence.MISSED, Evidence.SILENT))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.delivery.known import Step
+from saltext.jobs.core.errors import NoMinionMatched
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
 from tests.unit.retry.test_machine import away
@@ -104,11 +105,22 @@ def test_a_job_that_was_sent_in_vain_several_times_is_held_and_the_next_one_gets
 def test_a_job_that_its_minion_ignores_ran_without_a_return_and_is_held_and_never_runs_again(restarts):
     world = cut_off(jids=("j1", "j2"), ttl=1e6)
     if restarts:
-        world.run_until(lambda: world.machine.entry("b", "j1").counts.vain)
+        world.run_until(lambda: world.machine.entry("b", "j1").counts.ignored)
         world.start("b")
     world.run(3600)
     assert (world.state("b", "j1"), world.runs["b", "j1"], world.runs["b", "j2"]) == (State.HELD, 0, 1)
     assert world.machine.entry("b", "j1").reason.startswith("it ran without a return")
+
+
+def test_publishes_that_matched_no_minion_do_not_show_that_it_knows_the_job():
+    world = away(backoff=5.0)
+    world.refuse(2, NoMinionMatched("nobody"))
+    deliver, world.deliver = world.deliver, lambda *published: None  # the third publish is lost
+    world.start("b")
+    world.run_until(lambda: world.machine.entry("b", "j1").counts.tries == 3)
+    world.deliver = deliver
+    world.run(300)
+    assert world.runs["b", "j1"] == 1
 
 
 def test_the_loss_of_all_keys_at_once_is_not_believed(caplog):
