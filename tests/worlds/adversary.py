@@ -58,15 +58,14 @@ class Adversary(Misfortunes, World):
 
     def __init__(self, seed):
         self.random = random.Random(seed)
-        part = random.Random(f"{seed}, part")
-        self.part, self.maintenance = part.choice([1, 3, World.part]), part.choice([MAINTENANCE, 60.0])
+        self.maintenance = random.Random(f"{seed}, maintenance").choice([MAINTENANCE, 60.0])
         self.lossy = self.random.choice([0.0, 0.0, 0.1, 0.5])  # the share of genuine events that is lost
         self.parts = {}  # (minion, jid) -> (published at, recorded at)
         self.heard = set()  # (jid, published at) of heard publishes
         self.begun = set()  # (minion, jid) that began, as this engine process was told
         self.sent = set()  # (minion, jid) that an engine has ever sent
         self.again = set()  # (minion, jid) that an operator wants to run again
-        self.trying = None  # what the retry names that is being carried out
+        self.cancelled = set()  # (minion, jid) whose entries the request cancels that is being carried out
         self.gone = set()  # (minion, jid) that an operator has cancelled or purged
         self.lost = set()  # (minion, jid) of which no record is left
         self.killed_at = {}  # (minion, jid) -> when a kill takes effect, unless an operator has overridden it
@@ -104,21 +103,12 @@ class Adversary(Misfortunes, World):
         """Assert that each entry ends for a reason that is true."""
         for effect in effects:
             if isinstance(effect, facts.Answer):
-                self.truth.carried_out(self.now)
-                self.trying = None
+                self.truth.stopped.update(dict.fromkeys(self.cancelled, self.now))
             elif isinstance(effect, facts.Announce):
-                self._is_tried_again(effect)
                 wrong = self.truth.why_wrong(self, (effect.minion, effect.jid), effect.kind, effect.reason)
                 self.must(not wrong, wrong)
             elif isinstance(effect, facts.Claim):
                 self.truth.claims.update((name, effect.jid) for name in effect.minions)
-
-    def _is_tried_again(self, told):
-        """A retry of many entries takes several steps. It also concerns those that were held or given up meanwhile."""
-        key = told.minion, told.jid
-        is_new = self.trying is not None and key in self.truth.ended - self.again
-        if told.kind == "queued" and is_new and self._is_named(self.trying, key):
-            self._is_wanted({key}, self.trying["wanted_at"], frozenset(State))
 
     def supersedes(self, newer, older):
         """Whether the one job replaces the other in the queue."""
@@ -229,9 +219,7 @@ class Adversary(Misfortunes, World):
         """Record what operators want."""
         given = request.request
         do = given["do"]
-        found = self._selected(given, set(State) - ENDED) if do == "cancel" else set()
-        self.trying = given if do == "retry" else None
-        self.truth.request(found)
+        found = self.cancelled = self._selected(given, set(State) - ENDED) if do == "cancel" else set()
         if do == "cancel":
             self.truth.cancel(given.get("minion"), given.get("jid"))
             self.gone |= found | {(name, given["jid"]) for name in self.minions}
@@ -314,11 +302,9 @@ class Adversary(Misfortunes, World):
         ended = {key for key, record in self.stored.items() if record["state"] == State.CANCELLED}
         stopped = self.truth.stopped
         self.truth.stopped = {key: at for key, at in stopped.items() if key in ended}
-        self.truth.requests.clear()
-        for key in [
-            key for key in self.truth.before if any(self._names(each, *key) for each in self.requests.values())
-        ]:
-            self.truth.ask_in_vain(key)
+        for key in list(self.truth.before):
+            if any(self._names(each, *key) for each in self.requests.values()):
+                self.truth.ask_in_vain(key)
         self.begun, self.heard = set(), set()
 
     def _reboot(self):

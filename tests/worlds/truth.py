@@ -27,7 +27,6 @@ class Truth:
         self.before = {}  # key -> what was true before an operator's last request for it: place, time, end
         self.stopped_all = {}  # minion -> when everything was last killed on it
         self.stopped = {}  # key -> when the cancel of its entry was carried out, unless it was wanted since
-        self.requests = collections.deque()  # for each request that is under way: the keys of entries that it cancels
         self.ends_at = {}  # key -> when its time to live is over, at the earliest
         self.forged = set()  # keys of forged receipts
         self.claims = collections.Counter()  # key -> how often it was about to be published
@@ -41,8 +40,6 @@ class Truth:
         self.before.pop(key, None)
         self.wanted[key], self.wanted_at[key], self.ends_at[key] = next(self._places), now, ends_at
         self.stopped.pop(key, None)
-        for cancelled in self.requests:
-            cancelled.discard(key)
         self.ended.discard(key)
 
     def ask(self, key, ends_at, now):
@@ -62,14 +59,6 @@ class Truth:
     def cancel(self, minion, jid):
         """An operator cancels what is named thus."""
         self.cancels.append((next(self._places), minion, jid))
-
-    def request(self, cancelled):
-        """A request is begun. It cancels these entries."""
-        self.requests.append(cancelled)
-
-    def carried_out(self, now):
-        """The earliest request is carried out. One about many entries takes several steps."""
-        self.stopped.update(dict.fromkeys(self.requests.popleft(), now))
 
     def _cancelled_at(self, key):
         named = (place for place, *names in self.cancels if all(map(lambda n, k: n in (None, k), names, key)))

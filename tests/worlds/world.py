@@ -359,9 +359,6 @@ class World:
 
     opts = OPTS
     start_at = START
-    part = (
-        10_000  # entries that a request changes in one step, timers that ring in one, and records that are read at once
-    )
     maintenance = MAINTENANCE  # seconds between two writes of the cursor
 
     def __init__(self, minions=("a", "b", "c"), acks=True, duration=1.0, **options):
@@ -536,9 +533,11 @@ class World:
 
     @staticmethod
     def named_by(request):
-        """Return the keys of the entries that a request to enqueue a job is about."""
+        """Return the keys of the entries that a request to enqueue a job is about; none if it names one without a key."""
         read, named = request.read, request.request.get("minions")
-        return {(name, read.jid) for name in (read.missing if named is None else read.missing.intersection(named))}
+        is_refused = not (read.missing | read.returned).issuperset(named or ())
+        minions = () if is_refused else read.missing if named is None else read.missing.intersection(named)
+        return {(name, read.jid) for name in minions}
 
     def hears(self, effects):
         """The engine wants this done."""
