@@ -26,7 +26,7 @@ class NotNow(JobsError, CommandExecutionError):  # type: ignore[misc]
 
 
 class JobCacheError(JobsError):
-    """The master job cache could not be read or written."""
+    """The master's job cache, or its cache of grains and pillar, could not be read or written."""
 
 
 class SiteAway(OSError, JobsError):

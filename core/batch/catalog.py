@@ -71,10 +71,6 @@ class Catalog:
             batch = self._store.read(jid)
         except StateError as exc:
             raise Refused(str(exc)) from exc
-        if batch is None and self._store.kind_of(jid) is Kind.ASIDE:
-            raise Refused(
-                f"{jid} is a batch that cannot be read and was set aside; jobs.lookup_jid shows what returned"
-            )
         if batch is not None and batch.closed:
             add_late_returns(batch, self._returns)
             self._ask_queue(batch)
@@ -134,10 +130,6 @@ class Catalog:
                 family.append(later)
         return [self.need(later) for later in family if later > jid]
 
-    def native(self, jid: str) -> dict[str, Any] | None:
-        """Return the state of a batch of Salt 3008's own, or None."""
-        return native.read(self._opts, jid) if self._store.kind_of(jid) is None else None
-
     def find(self, jid: str) -> Found:
         """Return a batch. :raises Refused: if there is none, or if it cannot be read."""
         found = self._found(jid)
@@ -171,7 +163,7 @@ class Catalog:
     def _found(self, jid: str) -> Found | None:
         if batch := self.ours(jid):
             return Found(self._summary(batch), batch, {}, lambda: self.minions(batch))
-        if state := self.native(jid):
+        if state := native.read(self._opts, jid):
             return Found(native.summary(state, time.time(), self._sees({})), None, state, lambda: native.minions(state))
         return None
 

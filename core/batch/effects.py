@@ -21,9 +21,7 @@ import salt.utils.args
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.live import Live, Ports
-from saltext.jobs.core.batch.minion_data import MinionDataUnreadable
-from saltext.jobs.core.batch.plan import not_passed
-from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.spec import Spec, not_passed
 from saltext.jobs.core.batch.summary import announcement
 from saltext.jobs.core.delivery.known import Evidence, Said, Step
 from saltext.jobs.core.display.text import counted, some
@@ -63,14 +61,14 @@ async def _carry_out(ports: Ports, live: Live, effect: facts.Effect) -> None:
                 live.step(fact)
             return
         except Exception as exc:
-            if isinstance(exc, (JobCacheError, MinionDataUnreadable)):
+            if isinstance(exc, JobCacheError):
                 live.quiet.error("job cache", "Batch %s waits for the job cache: %s", live.jid, exc)
             elif isinstance(exc, PublishFailed):
                 live.quiet.warning("check", "Batch %s: the check of a stage is made again: %s", live.jid, exc)
             else:
                 log.exception("Batch %s: %s failed", live.jid, type(effect).__name__)
             if isinstance(effect, facts.Publish):
-                live.step(facts.PublishFailed(f"{type(exc).__name__}: {exc}", certain=False))
+                live.step(facts.Published(failure=f"{type(exc).__name__}: {exc}"))
                 return
             await compat.sleep(RETRY_PAUSE)
 
@@ -90,11 +88,9 @@ async def _ping(ports: Ports, live: Live, effect: facts.Ping) -> facts.Fact:
 
 async def _publish(ports: Ports, live: Live, effect: facts.Publish) -> facts.Fact:
     spec = live.batch.spec
-    if ports.cache.keeps_first_load and not live.load_kept:
-        await _keep_load(ports, live)
-    held = live.batch.holds_publish(ports.clock.now(), live.ahead)
+    held = live.batch.holds_publish(ports.clock.now())
     if held:  # paused, stopped, out of its window or unsure of its rights since, as while the disk was full
-        return facts.PublishFailed(held, certain=True)
+        return facts.Published(failure=held, certain=True)
     try:
         matched = await ports.publisher.publish(
             spec.fun,
@@ -110,26 +106,20 @@ async def _publish(ports: Ports, live: Live, effect: facts.Publish) -> facts.Fac
         matched = frozenset()
     except PublishFailed as exc:
         log.warning("Batch %s: a publish to %s failed: %s", live.jid, counted(len(effect.minions), "minion"), exc)
-        return facts.PublishFailed(str(exc), exc.certain)
+        return facts.Published(failure=str(exc), certain=exc.certain)
     if not ports.cache.keeps_first_load:
-        await _keep_load(ports, live)
+        try:
+            await store_load(ports, spec)
+        except JobCacheError as exc:
+            log.error("Batch %s: its load is not in the job cache: %s", live.jid, exc)
     return facts.Published(tuple(minion for minion in effect.minions if minion not in matched))
 
 
-async def _keep_load(ports: Ports, live: Live) -> None:
+async def store_load(ports: Ports, spec: Spec) -> None:
     """
-    Have the job cache keep a load with the batch's own target, not the loads of its publishes: before a publish if it keeps
-    the first load of a jid, as ours does; after each publish if it keeps the last.
+    Have the job cache keep a load with the batch's own target, not the loads of its publishes: before the first one if it
+    keeps the first load of a jid, as ours does; after each publish if it keeps the last. :raises JobCacheError:
     """
-    try:
-        await store_load(ports, live.batch.spec, live.is_new)
-        live.load_kept = True
-    except JobCacheError as exc:
-        log.error("Batch %s: its load is not in the job cache: %s", live.jid, exc)
-
-
-async def store_load(ports: Ports, spec: Spec, is_new: bool) -> None:
-    """Have the job cache keep a batch's load; ``is_new``: it has none of this jid yet. :raises JobCacheError:"""
     load = {  # in the form in which a client would publish it
         "cmd": "publish",
         **{name: getattr(spec, name) for name in ("jid", "fun", "tgt", "tgt_type", "ret", "user")},
@@ -139,7 +129,7 @@ async def store_load(ports: Ports, spec: Spec, is_new: bool) -> None:
     }
     if spec.owner:
         load[WHO] = dict(spec.owner)
-    await ports.cache_worker.call(ports.cache.keep_load, spec.jid, load, spec.minions, is_new)
+    await ports.cache_worker.call(ports.cache.keep_load, spec.jid, load, spec.minions, True)
 
 
 async def _ask(ports: Ports, live: Live, effect: facts.Ask) -> facts.Fact:
@@ -184,7 +174,7 @@ async def _answers(ports: Ports, live: Live, said: Found) -> facts.Fact:
     }
     records = dict.fromkeys(others, Said.INTERRUPTED)
     if once.is_recorded([spec.fun], spec.options):
-        age = ports.clock.now() - (live.batch.started or 0.0)
+        age = ports.clock.now() - live.batch.created
         records |= {minion: Said.of(record.about(age)) for minion, record in said.records.items()}
     return facts.Asked({evidence: tuple(sorted(minions)) for evidence, minions in told.items()}, records)
 

@@ -19,51 +19,32 @@ from saltext.jobs.core.batch.state import BatchState
 from saltext.jobs.core.delivery.known import Evidence, Said, Step
 
 
-def returned(batch: BatchState, fact: facts.Returned, now: float) -> list[Effect]:
+def returned(batch: BatchState, fact: facts.Returned, now: float) -> list[Effect] | None:
     """A minion has returned: this frees its slot."""
     if not batch.wants_return(fact.minion):
-        return []
-    _charge(batch, fact.minion)
+        return None
     known = batch.members[fact.minion]
     # A job that was told to terminate may still return: its failure is our doing.
     bad = Outcome.TIMED_OUT if known.expired and known.killed else Outcome.FAILED
     batch.settle(fact.minion, bad if fact.retcode else Outcome.COMPLETED, now, fact.retcode)
-    return _check_budget(batch)
+    return []
 
 
-def _check_budget(batch: BatchState) -> list[Effect]:
-    """Halt if the failures exceed the budget."""
-    reason, batch.overdrawn = batch.overdrawn, ""
-    return batch.halt(reason) if reason and not (batch.halted or batch.finished) else []
-
-
-def _charge(batch: BatchState, minion: str) -> None:
-    """A minion that has received the job counts against the wave after all, if it is pending."""
-    if minion in batch.pending:
-        batch.pace.charge(1)
-
-
-def wants_acknowledgement(batch: BatchState, minion: str) -> bool:
+def acknowledged(batch: BatchState, fact: facts.Acknowledged, now: float) -> list[Effect] | None:
     """
-    Whether the event that ``minion`` has begun the job changes anything. A forger can fire any number of them, so it is
-    believed only of a minion that was sent to and is not known to have begun.
+    An event says that a minion has begun. If the minion was given up or put back, it is in flight again. A forger can fire
+    any number of such events, so one is believed only of a minion that was sent to and is not known to have begun.
     """
-    if batch.finished or not batch.wants_return(minion):
-        return False
-    return batch.members[minion].sent_at is not None and not batch.members[minion].has_begun
-
-
-def acknowledged(batch: BatchState, fact: facts.Acknowledged, now: float) -> list[Effect]:
-    """A minion has begun. If it was given up or put back, it is in flight again."""
     minion = fact.minion
-    if not wants_acknowledgement(batch, minion):
-        return []
+    if batch.finished or not batch.wants_return(minion):
+        return None
     known = batch.members[minion]
+    if known.sent_at is None or known.has_begun:
+        return None
     if known.step is None:
-        _charge(batch, minion)
         known.kills, known.expired, known.killed = 0, False, False
     _runs(batch, minion, Evidence.BEGUN, now)
-    return kill_what_was_late(batch, now)
+    return []
 
 
 def _runs(batch: BatchState, minion: str, evidence: Evidence, now: float) -> bool:
@@ -79,34 +60,23 @@ def _runs(batch: BatchState, minion: str, evidence: Evidence, now: float) -> boo
     return due is None
 
 
-def wants_start(batch: BatchState, minion: str) -> bool:
-    """Whether a start of the process of ``minion`` changes anything."""
-    return minion in batch.flights and not batch.flights[minion].restarted
-
-
-def started(batch: BatchState, fact: facts.Started, now: float) -> list[Effect]:
-    if wants_start(batch, fact.minion):
-        batch.change(fact.minion).starts(now)
+def started(batch: BatchState, fact: facts.Started, now: float) -> list[Effect] | None:
+    if fact.minion not in batch.flights or batch.flights[fact.minion].restarted:
+        return None
+    batch.change(fact.minion).starts(now)
     return []
 
 
-def events_lost(batch: BatchState, _fact: facts.EventsLost, _now: float) -> list[Effect]:
-    doubt_silence(batch)
-    return []
-
-
-def doubt_silence(batch: BatchState) -> None:
+def doubt_silence(batch: BatchState, _fact: facts.Fact, _now: float) -> list[Effect]:
     """Events may have been lost: a minion that was not heard to begin may have begun."""
     for minion, known in batch.flights.items():
         if not (known.begun_at or known.unheard):
             batch.change(minion).unheard = True
+    return []
 
 
 def ticked(batch: BatchState, _fact: facts.Tick, now: float) -> list[Effect]:
-    """Time has passed: look for overdue minions. The first Tick starts the batch."""
-    if batch.started is None:
-        batch.started = now
-        return [facts.Announce("new")]
+    """Time has passed: look for overdue minions."""
     due = batch.flights.overdue(now)
     last = batch.flights.at(due, Step.ANSWERED)
     first = [minion for minion in due if minion not in set(last)] if last else due
@@ -123,11 +93,10 @@ def look_for(batch: BatchState, minions: Iterable[str], step: Step) -> list[Effe
 
 def looked_up(batch: BatchState, fact: facts.LookedUp, now: float) -> list[Effect]:
     """The job cache was read: take its returns, and ask the other minions or give them up."""
-    effects: list[Effect] = []
     if fact.minions == batch.catching_up:
         batch.catching_up = ()
     for minion, retcode in fact.found:
-        effects += returned(batch, facts.Returned(minion, retcode), now)
+        returned(batch, facts.Returned(minion, retcode), now)
     to_ask = tuple(batch.flights.at(fact.minions, Step.LOOKING))
     for minion in batch.flights.at(fact.minions, Step.LOOKING_AGAIN):
         known = batch.members[minion]
@@ -139,7 +108,7 @@ def looked_up(batch: BatchState, fact: facts.LookedUp, now: float) -> list[Effec
             batch.settle(minion, outcome, now, None)
     for minion in to_ask:
         batch.go(minion, Step.ASKING).ask(now)
-    return effects + ([facts.Ask(to_ask)] if to_ask else []) + _check_budget(batch)
+    return [facts.Ask(to_ask)] if to_ask else []
 
 
 def asked(batch: BatchState, fact: facts.Asked, now: float) -> list[Effect]:
@@ -170,18 +139,16 @@ def hand_over(batch: BatchState, now: float) -> None:
     waits = batch.paused or batch.pending or batch.flights or batch.publishing or batch.pace.checking is not None
     if waits or batch.halted or not batch.hands_over():
         return
-    batch.handed_over = [minion for minion, known in batch.members.items() if known.ended is Outcome.OFFLINE]
-    for minion in batch.handed_over:
-        batch.settle(minion, Outcome.QUEUED, now, None)
+    for minion, known in batch.members.items():
+        if known.ended is Outcome.OFFLINE:
+            batch.settle(minion, Outcome.QUEUED, now, None)
 
 
 # -- kills ------------------------------------------------------------------------------------------------------------
 
 
-def kill_what_was_late(batch: BatchState, now: float) -> list[Effect]:
-    """Kill the job where it was not killed yet, although an operator wants it: the publish was under way."""
-    if not batch.killing:
-        return []
+def kill_all(batch: BatchState, now: float) -> list[Effect]:
+    """An operator wants the job killed: do so where it was not done yet, unless the publish is still under way."""
     late = [minion for minion, known in batch.flights.items() if not known.kills and known.step is not Step.SENDING]
     return kill(batch, late, now)
 

@@ -43,17 +43,11 @@ class Pinged(Fact):
 
 @dataclass(frozen=True)
 class Published(Fact):
-    """The publish under way has succeeded; ``missed`` are those of its minions that the master does not know."""
+    """The publish under way is over; ``missed`` are those of its minions that the master does not know."""
 
     missed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class PublishFailed(Fact):
-    """The publish under way was not confirmed; ``certain`` if no minion can have received it."""
-
-    reason: str
-    certain: bool
+    failure: str = ""  # why it was not confirmed
+    certain: bool = False  # if it was not: no minion can have received it
 
 
 @dataclass(frozen=True)
@@ -165,7 +159,7 @@ class Ping(OfMinions):
 
 
 class Publish(OfMinions):
-    """Publish the job to them. After this you must report Published or PublishFailed."""
+    """Publish the job to them. After this you must report Published."""
 
 
 @dataclass(frozen=True)

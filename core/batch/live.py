@@ -8,9 +8,9 @@ after that; if it cannot be written, all effects wait. It holds no policy about 
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import heapq
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -69,18 +69,23 @@ class Live:
         self._alarm = Alarm(ports.loop, ports.clock, lambda: self.step(facts.Tick()))
         self.waiting = 0  # how many of its facts have effects that wait for the disk
         self.gone = False  # it is closed, and takes no facts any more
-        self.load_kept = False  # the job cache has the batch's load
-        self.is_new = False  # it was started in this process
         self.served = 0  # in which round it last got room
+        self.counted = Counter(
+            batch.counts
+        )  # how many of its minions the engine's figures have, or ended before its start
         self.quiet = lines.Quiet(log)  # logs failures that repeat at most once a minute
 
-    def step(self, fact: facts.Fact) -> None:
+    def step(self, fact: facts.Fact) -> bool:
+        """Have the batch take a fact, and tell whether that changes anything."""
         if self.gone:
-            return  # the batch ended while the fact was on its way
+            return False  # the batch ended while the fact was on its way
         effects = self.batch.step(fact, self._ports.clock.now(), self.ahead, self._room.limit is not None)
+        if effects is None:
+            return False
         self._alarm.set(None if self.batch.closed else self.batch.next_due)
         self._room.stepped(self.batch)
         self._turns.took(self, effects)
+        return True
 
     @property
     def ahead(self) -> float:
@@ -174,7 +179,7 @@ class Sharing:
         self._rounds += 1
         wanted = {jid: live.batch.pace.wanted for jid, live in self._lives.items() if live.batch.pace.wanted}
         free = (self.limit or 0) - sum(len(live.batch.flights) for live in self._lives.values())
-        given = collections.Counter[str]()
+        given = Counter[str]()
         heap = [(len(self._lives[jid].batch.flights), self._lives[jid].served, jid) for jid in wanted]
         heapq.heapify(heap)
         while heap and given.total() < free:

@@ -23,8 +23,8 @@ from typing import Any
 
 from saltext.jobs.core.batch import ending, facts, sending
 from saltext.jobs.core.batch.facts import Announce, Effect, Fact, LookUp
-from saltext.jobs.core.batch.gates import PausedBy
 from saltext.jobs.core.batch.member import overdue_at
+from saltext.jobs.core.batch.pace import PausedBy
 from saltext.jobs.core.batch.state import BatchState
 from saltext.jobs.core.delivery.known import Evidence, Step
 
@@ -34,35 +34,32 @@ class Batch(BatchState):
 
     __slots__ = ()
 
-    def step(self, fact: Fact, now: float, ahead: float = 0.0, shared: bool = False) -> list[Effect]:
+    def step(self, fact: Fact, now: float, ahead: float = 0.0, shared: bool = False) -> list[Effect] | None:
         """
-        Take a fact that has become known at ``now``, and return what is to be done, in this order. ``ahead``: seconds by
-        which the wall clock is ahead of ``now``. ``shared``: the batch sends only to as many minions as it is allotted.
+        Take a fact that has become known at ``now``, and return what is to be done, in this order; None if the fact changes
+        nothing. ``ahead``: seconds by which the wall clock is ahead of ``now``. ``shared``: the batch sends only to as many
+        minions as it is allotted.
         """
         self.schedule.ahead, self.pace.allotted = ahead, 0 if shared else None
-        effects = _HANDLERS[type(fact)](self, fact, now) + self._advance(now)
+        effects = _HANDLERS[type(fact)](self, fact, now)
+        if effects is None:
+            return None
+        new = [] if self.stepped_at else [Announce("new")]
         self.stepped_at = now
-        return effects
-
-    def accepts(self, fact: facts.Requested) -> bool:
-        """Whether a request changes anything."""
-        if self.finished:
-            return False
-        if fact.verb == "stop":
-            return not self.halted or (fact.kill and not self.killing and bool(self.flights))
-        if self.halted:
-            return False
-        if fact.verb == "approve":
-            return self.pace.by_hand and self.pace.checking == fact.stage
-        return bool(self.paused) is (fact.verb == "resume")
+        return [*new, *effects, *self._advance(now)]
 
     def _advance(self, now: float) -> list[Effect]:
         """Return the effects that the state calls for, whatever fact led to it."""
         self.pace.warm(now)
         self.pace.wanted, self.goes_on_at = 0, None  # ``sending`` sets them again
-        if self.finished or self.started is None:
+        if self.finished:
             return []
-        effects = [] if self.is_over() else sending.go_on(self, now)
+        overdrawn = "" if self.halted else self.overdrawn()
+        effects = self.halt(overdrawn) if overdrawn else []
+        if self.killing:
+            effects += ending.kill_all(self, now)
+        if not self.is_over():
+            effects += sending.go_on(self, now)
         ending.hand_over(self, now)
         if not self.is_over():
             return effects
@@ -80,8 +77,6 @@ DOUBTFUL = 5.0
 
 def _recover(batch: BatchState, fact: facts.Recovered, now: float) -> list[Effect]:
     batch.pace.recover(now)
-    if batch.started is None:
-        return []  # it begins with the next Tick
     if batch.finished:
         return [Announce("halted" if batch.halted else "complete")]
     batch.rights.doubt()
@@ -90,7 +85,7 @@ def _recover(batch: BatchState, fact: facts.Recovered, now: float) -> list[Effec
         batch.pending.await_signs()
     master_may_have_ended = fact.taken_over or fact.settled_at > now
     doubtful_since = batch.stepped_at - DOUBTFUL if master_may_have_ended else math.inf
-    ending.doubt_silence(batch)
+    ending.doubt_silence(batch, fact, now)
     batch.publishing = ()
     for minion in batch.flights:
         known = batch.change(minion)
@@ -108,44 +103,49 @@ def _recover(batch: BatchState, fact: facts.Recovered, now: float) -> list[Effec
 # -- what operators want -----------------------------------------------------------------------------------------------
 
 
-def _requested(batch: BatchState, fact: facts.Requested, now: float) -> list[Effect]:
-    """An operator wants something that the batch ``accepts``."""
+def _requested(batch: BatchState, fact: facts.Requested, now: float) -> list[Effect] | None:
     if fact.verb == "stop":
         return _stop(batch, fact, now)
+    if batch.finished or batch.halted:
+        return None
+    if fact.verb == "approve":
+        if not (batch.pace.by_hand and batch.pace.checking == fact.stage):
+            return None
+        batch.rights.doubt()
+        batch.pace.pass_check()
+        return [Announce("checked", {**batch.spec.check, "stage": fact.stage, "user": fact.user})]
+    if bool(batch.paused) is not (fact.verb == "resume"):
+        return None
     if fact.verb == "pause":
         return batch.pause(PausedBy.OPERATOR, fact.user)
     batch.rights.doubt()
-    if fact.verb == "approve":
-        batch.pace.pass_check()
-        return [Announce("checked", {**batch.spec.check, "stage": fact.stage, "user": fact.user})]
     batch.paused = None
     batch.pace.failures, batch.pace.not_before = 0, now
     return [Announce("resumed", {"user": fact.user})]
 
 
-def _stop(batch: BatchState, fact: facts.Requested, now: float) -> list[Effect]:
+def _stop(batch: BatchState, fact: facts.Requested, now: float) -> list[Effect] | None:
     """Send to no more minions; with ``kill``, also kill the job on those in flight."""
+    if batch.finished or (batch.halted and not (fact.kill and not batch.killing and batch.flights)):
+        return None
     batch.last_progress, batch.stopped_by = now, fact.user
-    effects = [] if batch.halted else batch.halt("stop")
-    if not fact.kill:
-        return effects
-    batch.killing = True
-    # Those whose publish is under way are killed when that is over.
-    minions = [minion for minion, known in batch.flights.items() if known.step is not Step.SENDING]
-    return effects + ending.kill(batch, minions, now)
+    batch.killing = batch.killing or fact.kill
+    for known in batch.flights.values() if fact.kill else ():
+        known.kills = 0  # one that was told to terminate is killed too
+    return [] if batch.halted else batch.halt("stop")
 
 
-_HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect]]] = {
+#: What takes each fact. It returns None if the fact changes nothing.
+_HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect] | None]] = {
     facts.Pinged: sending.pinged,
     facts.Checked: sending.checked,
     facts.RightsChecked: sending.rights_checked,
     facts.Published: sending.published,
-    facts.PublishFailed: sending.publish_failed,
     facts.Allotted: sending.allotted,
     facts.Returned: ending.returned,
     facts.Acknowledged: ending.acknowledged,
     facts.Started: ending.started,
-    facts.EventsLost: ending.events_lost,
+    facts.EventsLost: ending.doubt_silence,
     facts.Tick: ending.ticked,
     facts.LookedUp: ending.looked_up,
     facts.Asked: ending.asked,

@@ -16,9 +16,9 @@ import salt.utils.data
 import salt.utils.minions
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.plan import By, Group, groups_of, labels_of, parse_by
+from saltext.jobs.core.batch.spec import By, Group, groups_of, labels_of, parse_by
 from saltext.jobs.core.display.text import counted
-from saltext.jobs.core.errors import JobsError
+from saltext.jobs.core.errors import JobCacheError
 
 #: Seconds by which the times of cached data may be wrong: the cache keeps whole seconds.
 _SLACK = 1.0
@@ -28,14 +28,10 @@ _BY_ID, _BY_ID_LETTERS = frozenset({"glob", "pcre", "list"}), frozenset("EL")
 T = TypeVar("T")
 
 
-class MinionDataUnreadable(JobsError):
-    """The master's cache of grains and pillar could not be read."""
-
-
 def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float]) -> frozenset[str]:
     """
     Return those of ``{minion: Unix time}`` that have fetched their pillar since, so they may have started.
-    :raises MinionDataUnreadable: if the cache fails.
+    :raises JobCacheError: if the cache fails.
     """
     written = _read(opts, compat.minion_data_written, since)
     return frozenset(name for name, at in written.items() if at is not None and at >= since[name] - _SLACK)
@@ -46,7 +42,7 @@ def find_groups(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> tup
     Return the groups of some minions, in order. ``by`` is as ``plan.parse_by`` takes it.
 
     :raises ValueError: when ``by`` is malformed, or no minion is known to be in any group, which must be a mistake.
-    :raises MinionDataUnreadable: if the cache fails.
+    :raises JobCacheError: if the cache fails.
     """
     wanted = parse_by(by)
     labels = (_nodegroups_of if wanted.kind == "nodegroups" else _values_of)(opts, wanted, minions)
@@ -82,7 +78,7 @@ def without_data(opts: Mapping[str, Any], tgt: Any, tgt_type: str, matched: Iter
     """
     Return those of the matched minions of which the master has no grains and pillar, although the target depends on these.
 
-    :raises ValueError: if the master keeps no such data. :raises MinionDataUnreadable: if the cache fails.
+    :raises ValueError: if the master keeps no such data. :raises JobCacheError: if the cache fails.
     """
     groups, words = opts.get("nodegroups") or {}, None
     if tgt_type == "nodegroup":
@@ -124,5 +120,5 @@ def _read(opts: Mapping[str, Any], read: Callable[[Any, str], T], minions: Itera
         try:
             found[minion] = read(cache, minion)
         except Exception as exc:  # a driver may raise anything
-            raise MinionDataUnreadable(f"The master's cached data of {minion} cannot be read: {exc}") from exc
+            raise JobCacheError(f"The master's cached data of {minion} cannot be read: {exc}") from exc
     return found

@@ -1,28 +1,25 @@
 """
-Batches of Salt 3008's own manager or its CLI: what our runner shows of them, and what that manager is shown of ours.
+Batches of Salt 3008's own manager or its CLI, as our runner shows them.
 
-    <cachedir>/jobs/<jid_dir>/.batch.p  all that Salt 3008 sees of a batch; ours is written when an engine takes it up
-    <cachedir>/batch_active.p           Salt 3008's index of its own batches; only read
+    <cachedir>/jobs/<jid_dir>/.batch.p  all that Salt 3008 knows of a batch; ``store.py`` writes one for each of ours
+    <cachedir>/batch_active.p           Salt 3008's index of its own batches
 
-It must never write into Salt's index: Salt's manager adopts every batch in there when it starts, and publishes. Nor must it
-believe ``.batch.p``: Salt's manager writes anything into it that a forged event carries.
+It must never write: Salt's manager adopts every batch in its index when it starts, and publishes. Nor must it believe
+``.batch.p``: Salt's manager writes anything into it that a forged event carries.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import math
 import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import salt.payload
 import salt.utils.jid
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.summary import DRIVER, ENDED, minion_record
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.display.command import HIDDEN, published_words
@@ -36,42 +33,6 @@ log = lines.logger(__name__)
 def path_of(opts: Mapping[str, Any], jid: str) -> pathlib.Path:
     jobs = os.path.join(opts["cachedir"], "jobs")
     return pathlib.Path(salt.utils.jid.jid_dir(jid, jobs, opts.get("hash_type", "sha256"))) / ".batch.p"
-
-
-# -- ours, for Salt ----------------------------------------------------------------------------------------------------
-
-
-def show(opts: Mapping[str, Any], spec: Spec, created: float) -> None:
-    """
-    Show Salt 3008 that this batch (``created``: Unix time) needs nothing from its manager, which complains about an
-    announced one without such a file. It names no minion and is halted, so that manager has nothing to publish, to time
-    out or to announce. The real state is in the database. :raises OSError:
-    """
-    same = ("jid", "fun", "tgt", "tgt_type", "batch_wait", "timeout", "gather_job_timeout", "ret", "user")
-    state = {
-        **{name: getattr(spec, name) for name in same},
-        **{name: [] for name in ("arg", "all_minions", "pending", "wait")},
-        **{name: {} for name in ("kwargs", "active", "done", "failed")},
-        "batch_size": spec.stages[-1].size,
-        "failhard": False,
-        "driver": DRIVER,
-        "created": created,
-        "last_progress": created,
-        "halted": True,
-        "halted_reason": "driven by the batch_manager engine of saltext-jobs: see salt-run batch.status",
-    }
-    files.write_atomic(path_of(opts, spec.jid), salt.payload.dumps(state))
-
-
-def remove(opts: Mapping[str, Any], jid: str) -> None:
-    """Remove a job's ``.batch.p``, and its directory if that is empty then."""
-    path = path_of(opts, jid)
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
-        path.parent.rmdir()
-
-
-# -- Salt's, for us ----------------------------------------------------------------------------------------------------
 
 
 def active(opts: Mapping[str, Any]) -> list[str]:

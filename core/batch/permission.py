@@ -14,8 +14,7 @@ from typing import Any
 import salt.utils.args
 
 from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.plan import APPROVE, parse_by
-from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.spec import APPROVE, Spec, parse_by
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from saltext.jobs.core.batch import ending, facts, member
 from saltext.jobs.core.batch.facts import Announce, Effect
-from saltext.jobs.core.batch.gates import PausedBy
 from saltext.jobs.core.batch.member import Outcome
+from saltext.jobs.core.batch.pace import PausedBy
 from saltext.jobs.core.batch.state import BatchState
 from saltext.jobs.core.delivery.known import Evidence, Step
 
@@ -19,14 +19,14 @@ from saltext.jobs.core.delivery.known import Evidence, Step
 def go_on(batch: BatchState, now: float) -> list[Effect]:
     """Find out which minions are there, and send to the next ones, unless something forbids that."""
     pace, rights, pending = batch.pace, batch.rights, batch.pending
-    if batch.halted or batch.paused:
+    if batch.halted or batch.paused or not pending:
         return []
-    may_send = not pending or batch.schedule.look(now + batch.schedule.ahead)
-    effects = _announce_windows(batch, may_send) if pending else []
-    batch.look_again(batch.schedule.next_due() if pending else None)
+    may_send = batch.schedule.look(now)
+    effects = _announce_windows(batch, may_send)
+    batch.look_again(batch.schedule.next_due())
     if not may_send:
         return effects
-    if pending and not rights.may_send(now):
+    if not rights.may_send(now):
         ask = [facts.CheckRights(tuple(pending.in_order()))] if rights.must_ask(now) else []
         batch.look_again(None if rights.asking else rights.ask_at)
         return [*effects, *ask]
@@ -131,9 +131,17 @@ def allotted(batch: BatchState, fact: facts.Allotted, _now: float) -> list[Effec
 
 
 def published(batch: BatchState, fact: facts.Published, now: float) -> list[Effect]:
-    missed = set(fact.missed)
+    """The publish under way is over. If it was not confirmed, put its minions back, or find out whether they received it."""
+    sent, missed = batch.end_publish(), set(fact.missed)
+    if fact.failure:
+        for minion in sent:
+            batch.flights[minion].take(Evidence.REFUSED if fact.certain else Evidence.UNCONFIRMED, now)
+        if not fact.certain:
+            return ending.look_for(batch, sent, Step.LOOKING) + _failed_again(batch, fact.failure, now)
+        batch.put_back(sent)
+        return [] if batch.holds_publish(now) else _failed_again(batch, fact.failure, now)
     batch.pace.failures = 0
-    for minion in batch.end_publish():
+    for minion in sent:
         known = batch.flights[minion]
         if minion in missed:
             known.take(Evidence.MISSED, now)
@@ -142,22 +150,7 @@ def published(batch: BatchState, fact: facts.Published, now: float) -> list[Effe
             known.take(Evidence.PUBLISHED, now)
             known.ran_since = now
             batch.go(minion, Step.SENT, member.overdue_at(known, batch.spec, now))
-    return ending.kill_what_was_late(batch, now)
-
-
-def publish_failed(batch: BatchState, fact: facts.PublishFailed, now: float) -> list[Effect]:
-    """The publish under way was not confirmed: put its minions back, or find out whether they received it."""
-    sending = batch.end_publish()
-    effects: list[Effect] = []
-    for minion in sending:
-        batch.flights[minion].take(Evidence.REFUSED if fact.certain else Evidence.UNCONFIRMED, now)
-    if fact.certain:
-        batch.put_back(sending)
-    else:
-        effects += ending.look_for(batch, sending, Step.LOOKING)
-    if not (fact.certain and batch.holds_publish(now, batch.schedule.ahead)):
-        effects += _failed_again(batch, fact.reason, now)
-    return effects + ending.kill_what_was_late(batch, now)
+    return []
 
 
 # -- stages -----------------------------------------------------------------------------------------------------------

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.batch import effects, ending, facts, sending
-from saltext.jobs.core.batch.gates import HELD, Rights
+from saltext.jobs.core.batch import effects, facts, sending
 from saltext.jobs.core.batch.live import Live, Ports, Sharing, Turns
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.member import Outcome
+from saltext.jobs.core.batch.pace import Rights
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import KEPT_ASIDE
-from saltext.jobs.core.batch.summary import OVER, summary, verdict
+from saltext.jobs.core.batch.summary import OVER, summary, verdict, word
 from saltext.jobs.core.display.text import counted
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
@@ -54,7 +54,8 @@ class BatchShell:
         self.service = ports.service
         self._quiet = lines.Quiet(log)
         self._timer: Any = None  # of the next maintenance, or of the next try to begin
-        self._tally = Tally()
+        # How batches and minions have ended since the engine's start.
+        self._batches, self._minions = Counter[str](), Counter[Outcome]()
 
     def start(self) -> None:
         """Subscribe to the bus, and begin once its events come through: answers would be missed before that."""
@@ -79,14 +80,14 @@ class BatchShell:
     def metrics(self) -> Figures:
         ports, limit, now = self._ports, self._sharing.limit, self._ports.clock.now()
         batches = [live.batch for live in self.live.values()]
-        for batch in batches:
-            self._tally.look(batch)
-        states = [_state_of(batch) for batch in batches]
-        running = (batch for batch, state in zip(batches, states, strict=True) if state == "running")
+        for live in self.live.values():
+            self._count(live)
+        words = [word(summary(batch, now)).replace("scheduled", "waiting") for batch in batches]
+        running = (batch for batch, state in zip(batches, words, strict=True) if state == "running")
         return {
-            "batches": {state: states.count(state) for state in ("running", "paused", "waiting", "stopping")},
-            "batches_ended_total": self._tally.batches,
-            "batch_minions_total": self._tally.minions,
+            "batches": {state: words.count(state) for state in ("running", "paused", "waiting", "stopping")},
+            "batches_ended_total": {state: self._batches[state] for state in OVER},
+            "batch_minions_total": {outcome.value: self._minions[outcome] for outcome in Outcome},
             "batch_in_flight_minions": sum(len(batch.flights) for batch in batches),
             "batch_pending_minions": sum(len(batch.pending) for batch in batches),
             "batch_without_progress_seconds": max([0.0, *(now - batch.last_progress for batch in running)]),
@@ -128,12 +129,10 @@ class BatchShell:
             self._ports.questions.heard(fact.jid, fact.minion, data.get("return"), fact.retcode)
             self.wake()
         elif isinstance(fact, events.JobStarted) and fact.jid in self.live:
-            if ending.wants_acknowledgement(self.live[fact.jid].batch, fact.minion):
-                self.live[fact.jid].step(facts.Acknowledged(fact.minion))
+            self.live[fact.jid].step(facts.Acknowledged(fact.minion))
         elif isinstance(fact, events.MinionStarted):
             for live in list(self.live.values()):
-                if ending.wants_start(live.batch, fact.minion):
-                    live.step(facts.Started(fact.minion))
+                live.step(facts.Started(fact.minion))
 
     def functions_of(self, jid: str, minion: str) -> str | None:
         """Return the functions of a batch that waits for this return, or None."""
@@ -153,7 +152,7 @@ class BatchShell:
         if isinstance(record, Published):
             return
         self._ports.questions.logged(record)
-        if self.functions_of(record.jid, record.minion) is not None:
+        if record.jid in self.live:
             self.live[record.jid].step(facts.Returned(record.minion, record.retcode))
         for live in list(self.live.values()):
             if sending.misses(live.batch, record.minion):
@@ -180,25 +179,19 @@ class BatchShell:
         user, kill = str(request.get("user", "")), bool(request.get("kill"))
         fact = facts.Requested(verb, user, kill, int(request.get("stage", 0)))
         live = self.live.get(str(request.get("jid")))
-        if live is None or not live.batch.accepts(fact):
+        if live is None or not live.step(fact):
             return False
         log.info("Batch %s: %s by %s", live.jid, verb, user)
-        live.step(fact)
         return True
 
     async def _start_batch(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
         ports, spec = self._ports, Spec.from_dict(request["spec"])
         live = self.live.get(spec.jid)
         if live is None:
-            kind = ports.store.kind_of(spec.jid)  # the request may be from before a crash
-            if kind is Kind.ASIDE:
-                raise StateError(f"Batch {spec.jid} was started before, and cannot go on; see the log")
-            ended = await ports.disk_worker.call(ports.store.read, spec.jid) if kind is Kind.ENDED else None
+            ended = await ports.disk_worker.call(ports.store.read, spec.jid)  # the request may be from before a crash
             if ended:
                 return summary(ended, ports.clock.now())
             live = await self._new(spec)
-        if live.batch.started is None:
-            live.step(facts.Tick())
         return summary(live.batch, ports.clock.now())
 
     async def _new(self, spec: Spec) -> Live:
@@ -211,18 +204,17 @@ class BatchShell:
                 f"the master whose engine leads has not accepted the keys of {len(strangers)} of the minions, such as "
                 f"{strangers[0]}: accept them there too (salt-run batch.masters names it)"
             )
-        if spec.offline == "queue":
-            if not ports.can_queue():
-                raise ValueError(
-                    f"offline is 'queue', but no {JOB_RETRY} engine runs that could deliver the job to minions that are "
-                    f"away; add {JOB_RETRY} to `engines:` or choose another `offline`"
-                )
-            # the retry queue delivers only jobs that it finds in the job cache
-            await effects.store_load(ports, spec, is_new=True)
+        if spec.offline == "queue" and not ports.can_queue():
+            raise ValueError(
+                f"offline is 'queue', but no {JOB_RETRY} engine runs that could deliver the job to minions that are away; "
+                f"add {JOB_RETRY} to `engines:` or choose another `offline`"
+            )
+        if ports.cache.keeps_first_load:
+            await effects.store_load(ports, spec)
         self._check_number(spec)  # others may have been taken in meanwhile
         live = self._take_in(Batch(dataclasses.replace(spec, acks=ports.acks), ports.clock.now()))
-        live.is_new = True
         await self._turns.durable(live)
+        live.step(facts.Tick())
         log.info(
             "Batch %s: %s on %s, started by %s", spec.jid, spec.fun, counted(len(spec.minions), "minion"), spec.user
         )
@@ -240,7 +232,6 @@ class BatchShell:
     def _take_in(self, batch: Batch) -> Live:
         ports = self._ports
         live = self.live[batch.spec.jid] = Live(batch, ports, self._turns, self._sharing)
-        self._tally.begin(batch)
         self.wake()
         self._attempt(f"the state file of batch {live.jid}", ports.store.show_to_salt, batch.spec, batch.created)
         return live
@@ -310,48 +301,15 @@ class BatchShell:
         await self._turns.durable(live)
         live.close()
         del self.live[live.jid]
-        self._tally.add(live.batch)
+        self._count(live)
+        self._batches[live.batch.state] += 1
         log.info("%s", verdict(summary(live.batch, self._ports.clock.now()))[1])
         if live.batch.halted is not None:
             # Tell what became of the minions that were in flight when it was halted.
             effects.perform(self._ports, live, [facts.Announce("progress")])
 
-
-# -- figures ------------------------------------------------------------------------------------------------------------
-
-
-class Tally:
-    """How batches and minions have ended since the engine's start. A minion counts when it ends, not with its batch."""
-
-    def __init__(self) -> None:
-        self._counted: dict[str, Counter[str]] = {}
-        self.batches = dict.fromkeys(OVER, 0)
-        self.minions = Counter(dict.fromkeys((outcome.value for outcome in Outcome), 0))
-
-    def begin(self, batch: Batch) -> None:
-        """Count the minions of a batch from now on."""
-        self._counted[batch.spec.jid] = _ended(batch)
-
-    def look(self, batch: Batch) -> None:
-        """Count the minions of a batch that have ended since the last look."""
-        counts, known = _ended(batch), self._counted[batch.spec.jid]
-        self.minions.update(counts - known)  # fewer than before: a lost minion has returned after all
-        self._counted[batch.spec.jid] = counts | known
-
-    def add(self, batch: Batch) -> None:
-        """Count an ended batch, and the rest of its minions."""
-        self.look(batch)
-        self.batches[batch.state] += 1
-        del self._counted[batch.spec.jid]
-
-
-def _ended(batch: Batch) -> Counter[str]:
-    return Counter({outcome.value: batch.counts[outcome] for outcome in Outcome})
-
-
-def _state_of(batch: Batch) -> str:
-    """Return the state, or ``waiting`` for a wait that needs no resume: for window, time, approval, or other batches."""
-    pause = batch.waits_for()
-    if batch.waits_for_room() and not batch.flights:
-        return "waiting"
-    return "waiting" if pause and pause.by not in HELD else batch.state
+    def _count(self, live: Live) -> None:
+        """Count the minions of a batch that have ended since the last call: each when it ends, not with its batch."""
+        counts = live.batch.counts
+        self._minions.update(counts - live.counted)  # fewer than before: a lost minion has returned after all
+        live.counted |= counts

@@ -20,8 +20,7 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.minion_data import find_groups, without_data
 from saltext.jobs.core.batch.permission import CallerRights, load_of
-from saltext.jobs.core.batch.plan import NOT_KNOWN, WITHOUT, Check, Group, budgets_of, parse_by, parse_check, sizes_of
-from saltext.jobs.core.batch.spec import OFFLINE, OWN_NAMES, PRESENCE, Spec
+from saltext.jobs.core.batch.spec import NOT_KNOWN, OWN_NAMES, WITHOUT, Check, Group, Spec, parse_by, parse_check
 from saltext.jobs.core.batch.summary import BAD, in_numbers, latest
 from saltext.jobs.core.display.command import HIDDEN, divided, has_hidden
 from saltext.jobs.core.display.text import counted
@@ -43,8 +42,8 @@ _FIELDS: dict[str, Kind[Any]] = {
     "batch_wait": kinds.SECONDS,
     **dict.fromkeys(("timeout", "gather_job_timeout", "max_runtime", "check_timeout"), kinds.SOME_SECONDS),
     "approve_by": kinds.SOME_NAMES,
-    "presence": kinds.choice(*PRESENCE),
-    "offline": kinds.choice(*OFFLINE),
+    "presence": kinds.choice("ping", "none"),
+    "offline": kinds.choice("skip", "fail", "queue"),
     "ret": kinds.WORD,
     "timezone": kinds.TIMEZONE,
     "window": kinds.WINDOW,
@@ -110,9 +109,6 @@ def new_batch(
             f"The master has no grains and pillar of {counted(len(unsure), 'minion')} that the target {tgt!r} may match; "
             "salt '*' saltutil.refresh_pillar brings them"
         )
-    batch, max_failures = options.get("batch", BATCH), options.get("max_failures")
-    kinds.accepted(sizes_of, batch, len(matched))
-    kinds.accepted(budgets_of, max_failures, ())
     groups = _groups_of(opts, options.get("by"), matched)
     spec = Spec(
         parent=parent,
@@ -122,7 +118,7 @@ def new_batch(
         kwargs=kwargs,
         tgt=tgt,
         tgt_type=tgt_type,
-        batch=str(batch),
+        batch=str(options.get("batch", BATCH)),
         minions=tuple(minion for group in groups for minion in group.minions) if groups else matched,
         groups=tuple((group.name, len(group.minions)) for group in groups),
         by=str(options.get("by", "")).strip(),
@@ -130,12 +126,13 @@ def new_batch(
         owner=who.owner(),
         on_behalf=who.limits(),
         check=check,
-        max_failures=max_failures,
+        max_failures=options.get("max_failures"),
         unsure=unsure,
         options=_read(_TRAVELLING, options),
         **fields,
     )
-    if check and parent is None and len(spec.stages) == 1:
+    stages, _ = kinds.accepted(lambda: (spec.stages, spec.budgets))  # refuses sizes and budgets that are malformed
+    if check and parent is None and len(stages) == 1:
         found = ", and its minions are one group" if groups else ""
         raise Refused(
             f"this batch has one stage{found}, and a check needs several; give it a ramp, such as batch=1,100%, or several "

@@ -2,14 +2,16 @@
 The state of a batch and of all its minions, with queries, and with the changes that several parts make; and its rows
 (``core/ledger/batches.py``). What no row holds is found out again.
 
-What is known of a minion is in one place: it is pending (``pending.py``), or a ``Member`` says it, or both, if it is to be
-sent the job again. This file must never decide what to do: that is in ``machine.py`` and its parts. Pure: stdlib only.
+What is known of a minion is in one place: it is ``Pending``, or a ``Member`` says it, or both, if it is to be sent the job
+again. This file must never decide what to do: that is in ``machine.py`` and its parts. Pure: stdlib only.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import heapq
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -17,16 +19,16 @@ from typing import Any, TypeVar
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.facts import Effect
-from saltext.jobs.core.batch.gates import Pause, PausedBy, Rights, Schedule
 from saltext.jobs.core.batch.member import Member, Outcome
-from saltext.jobs.core.batch.pace import Pace
-from saltext.jobs.core.batch.pending import Pending
+from saltext.jobs.core.batch.pace import Pace, Pause, PausedBy, Rights, Schedule
 from saltext.jobs.core.batch.spec import Part, Spec
 from saltext.jobs.core.delivery.known import Step
 from saltext.jobs.core.display.text import counted
 
 #: Seconds for which overdue minions are gathered, for one look-up and one question.
 CHECK_WINDOW = 1.0
+#: Most minions of the first ping (or two batch sizes, if that is more), and of any ping.
+FIRST_PINGED, MOST_PINGED = 20, 500
 #: The parts of a batch that keep something in its row.
 PARTS = ("pace", "pending", "schedule", "rights")
 
@@ -67,18 +69,122 @@ class Flights(dict[str, Member]):
         return minion not in self or self[minion].due != due
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class Pending(Part):
+    """
+    The minions that a batch still has to send to. The ``ready`` ones only wait for their group's turn. The others
+    (``presence=ping``) must first answer one of ``probe_attempts`` pings, or show another sign of life that proves that they
+    are there.
+    """
+
+    KEPT = ("first_ping",)
+
+    spec: Spec
+    ready: list[int] = field(default_factory=list)  # places of minions in the target, which is group by group
+    unseen: dict[str, int] = field(default_factory=dict)  # {minion: pings without an answer}
+    first_ping: bool = False  # the first ping is not over, and nothing is sent before it is
+    pinged: tuple[str, ...] = ()  # the minions of the ping that is under way
+    ping_at: float = 0.0  # no ping before this Unix time
+    settled_at: float = 0.0  # no minion is given up before this time: the master is young, and minions still connect
+    _places: dict[object, int] = field(init=False)
+    _ends: list[int] = field(init=False)  # of groups
+    _turn: int = field(init=False)  # the end of the group whose turn it is; earlier groups may be sent to as well
+
+    def __post_init__(self) -> None:
+        self._places = {minion: place for place, minion in enumerate(self.spec.minions)}
+        self._ends = [*itertools.accumulate(self.spec.counts)]
+        self._turn = self._ends[0]
+
+    def __len__(self) -> int:
+        return len(self.ready) + len(self.unseen)
+
+    def __contains__(self, minion: object) -> bool:
+        return minion in self.unseen or bool(self.ready[self._at(minion)])
+
+    def in_order(self) -> list[str]:
+        """Return all, in the order of the target."""
+        unseen = (self._places[minion] for minion in self.unseen)
+        return [self.spec.minions[place] for place in sorted((*self.ready, *unseen))]
+
+    def group_of(self, minion: str) -> int:
+        """Return the place of a minion's group; 0 in a batch without groups."""
+        return bisect.bisect_right(self._ends, self._places.get(minion, 0))
+
+    def open_to(self, group: int) -> None:
+        """Begin the turn of a group."""
+        self._turn = self._ends[group]
+
+    @property
+    def available(self) -> int:
+        """How many are ready in the groups up to the one whose turn it is."""
+        return bisect.bisect_left(self.ready, self._turn)
+
+    def awaits_signs(self) -> bool:
+        """Tell whether minions of this group, or of an earlier one, have shown no sign of life yet."""
+        return any(self._places[minion] < self._turn for minion in self.unseen)
+
+    def put(self, minions: Iterable[str]) -> None:
+        for minion in minions:
+            self.ready[self._at(minion)] = [self._places[minion]]
+
+    def drop(self, minion: str) -> None:
+        """Remove a minion, wherever it is."""
+        self.unseen.pop(minion, None)
+        del self.ready[self._at(minion)]
+
+    def take(self, count: int) -> tuple[str, ...]:
+        """Remove the first ``count`` that are available and return them."""
+        count = min(count, self.available)
+        taken, self.ready = self.ready[:count], self.ready[count:]
+        return tuple(self.spec.minions[place] for place in taken)
+
+    def _at(self, minion: object) -> slice:
+        """Return where a minion is among the ready ones; if it is not one of them, an empty slice where it would be."""
+        place = self._places.get(minion, -1)
+        return slice(bisect.bisect_left(self.ready, place), bisect.bisect_right(self.ready, place))
+
+    # -- signs of life ------------------------------------------------------------------------------------------------
+
+    def await_signs(self) -> None:
+        """Send to no minion before it has shown a sign of life."""
+        self.unseen, self.ready = dict.fromkeys(self.in_order(), 0), []
+
+    def see(self, minions: Iterable[str]) -> None:
+        self.put(minion for minion in minions if self.unseen.pop(minion, None) is not None)
+
+    def ping(self, size: int) -> tuple[str, ...]:
+        """Return the minions of the next ping. The first one is small: the answers of all would swamp the master."""
+        most = max(FIRST_PINGED, 2 * size) if self.first_ping else MOST_PINGED
+        self.pinged = tuple(itertools.islice(self.unseen, min(most, MOST_PINGED)))
+        return self.pinged
+
+    def ping_over(self, now: float) -> list[str]:
+        """A ping is over: return the minions that have been pinged often enough and are not there."""
+        for minion in self.pinged:
+            if minion in self.unseen:
+                self.unseen[minion] += 1
+        self.pinged, self.first_ping = (), False
+        if now < self.settled_at:
+            self.ping_at = now + self.spec.gather_job_timeout
+            return []
+        self.ping_at = now
+        given_up = [minion for minion, pings in self.unseen.items() if pings >= self.spec.probe_attempts]
+        for minion in given_up:
+            del self.unseen[minion]
+        return given_up
+
+
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class BatchState(Part):
     """Built from a Spec and the Unix time at which it was asked for."""
 
     KEPT = (
-        *("created", "started", "last_progress", "finished", "closed", "halted", "paused", "announced", "killing"),
-        *("stopped_by", "stepped_at"),
+        *("created", "last_progress", "finished", "closed", "halted", "paused", "announced", "killing", "stopped_by"),
+        "stepped_at",
     )
 
     spec: Spec
     created: float = 0.0
-    started: float | None = None  # when the start was announced
     last_progress: float = field(init=False)
     finished: float | None = None
     closed: bool = False
@@ -87,7 +193,7 @@ class BatchState(Part):
     announced: PausedBy | None = None  # the announced pause that ends by itself
     killing: bool = False
     stopped_by: str = ""
-    stepped_at: float = 0.0  # when the last fact became known
+    stepped_at: float = 0.0  # when the last fact became known; 0 before the first one
     goes_on_at: float | None = None  # when what keeps it from sending ends by itself, or may end
     catching_up: tuple[str, ...] = ()  # minions whose returns from before this engine are looked for
     members: dict[str, Member] = field(default_factory=dict)
@@ -95,8 +201,6 @@ class BatchState(Part):
     publishing: tuple[str, ...] = ()  # the minions of the publish that is under way: it may still reach them
     counts: Counter[Outcome] = field(default_factory=Counter)  # how many have ended in which way
     used: Counter[int] = field(default_factory=Counter)  # how much of each budget
-    overdrawn: str = ""  # the limit that the last failures exceed
-    handed_over: list[str] = field(default_factory=list)  # to the retry queue, whose request is written with the rows
     touched: set[str] = field(default_factory=set)  # minions whose rows have changed since they were written
     pace: Pace = field(init=False)
     pending: Pending = field(init=False)
@@ -128,7 +232,6 @@ class BatchState(Part):
         batch.announced = None if batch.announced is None else PausedBy(batch.announced)
         for name in PARTS:
             getattr(batch, name).load(row[name])
-        batch.pending.empty()
         batch.pending.open_to(batch.pace.group)
         for minion, kept in members.items():
             member = batch.members[minion] = Member.of_row(kept)
@@ -138,8 +241,8 @@ class BatchState(Part):
             elif member.ended is not None:
                 batch._count(minion, member, 1)
         batch.publishing = tuple(batch.flights.at(batch.flights, Step.SENDING))
-        done = {minion for minion, member in batch.members.items() if member.step or member.ended}
-        batch.pending.put(minion for minion in spec.minions if minion not in done)
+        done, batch.pending.unseen = {*batch.flights, *batch.outcomes}, {}
+        batch.pending.ready = [place for place, minion in enumerate(spec.minions) if minion not in done]
         return batch
 
     # -- queries ------------------------------------------------------------------------------------------------------
@@ -184,16 +287,14 @@ class BatchState(Part):
     @property
     def next_due(self) -> float | None:
         """When the next Tick is due, in Unix time; None while only another fact can change anything."""
-        if self.started is None:
-            return self.created
         due = (self.goes_on_at, self.flights.next_overdue())
         return min((time for time in due if time is not None), default=None)
 
-    def holds_publish(self, now: float, ahead: float) -> str:
-        """Return why a publish that was decided on must not go out after all; empty if it may. ``ahead``: as in ``step``."""
+    def holds_publish(self, now: float) -> str:
+        """Return why a publish that was decided on must not go out after all; empty if it may."""
         if self.halted:
             return "stopped"
-        pause = self.paused or (None if self.schedule.look(now + ahead) else self.schedule.pause())
+        pause = self.paused or (None if self.schedule.look(now) else self.schedule.pause())
         if pause is None and not self.rights.may_send(now):
             pause = Pause(PausedBy.RIGHTS)
         return pause.reason if pause else ""
@@ -201,6 +302,14 @@ class BatchState(Part):
     def hands_over(self) -> bool:
         """Whether there are minions that go to the retry queue in the end."""
         return self.spec.offline == "queue" and self.counts[Outcome.OFFLINE] > 0
+
+    def overdrawn(self) -> str:
+        """Return the limit that failures exceed; empty if they are within all."""
+        budgets = self.spec.budgets
+        over = next((group for group, used in self.used.items() if budgets and used > budgets[group]), None)
+        if over is None:
+            return ""
+        return "max_failures" + (f" in group {self.spec.groups[over][0]}" if len(budgets) > 1 else "")
 
     def is_over(self) -> bool:
         """Whether nothing is under way, and no minion is to be sent to any more."""
@@ -236,7 +345,7 @@ class BatchState(Part):
         member = self.change(minion)
         self.reopen(minion)
         if member.step is None:
-            self.pending.drop(minion)
+            self._receives(minion)
             self.flights[minion] = member
         member.go(step)
         self.flights.set_due(minion, due)
@@ -269,7 +378,7 @@ class BatchState(Part):
         if self.flights.pop(minion, None):
             self.pace.freed(now, None if retcode is None else now - member.ran_since)
         self.reopen(minion)
-        self.pending.drop(minion)
+        self._receives(minion)
         member.step = member.due = None
         member.ended, member.since, member.retcode = outcome, now, retcode
         self._count(minion, member, 1)
@@ -299,13 +408,14 @@ class BatchState(Part):
         self.paused, self.announced = Pause(by, detail), None
         return [facts.Announce("paused", self.paused.payload())]
 
+    def _receives(self, minion: str) -> None:
+        """A minion has received the job; if it is pending, it counts against the wave after all."""
+        if minion in self.pending:
+            self.pending.drop(minion)
+            self.pace.charge(1)
+
     def _count(self, minion: str, member: Member, by: int) -> None:
         assert member.ended is not None
         self.counts[member.ended] += by
-        if not member.is_failure:
-            return
-        budgets = self.spec.budgets
-        group = self.pending.group_of(minion) if len(budgets) > 1 else 0
-        self.used[group] += by
-        if budgets and self.used[group] > budgets[group]:
-            self.overdrawn = "max_failures" + (f" in group {self.spec.groups[group][0]}" if len(budgets) > 1 else "")
+        if member.is_failure:
+            self.used[self.pending.group_of(minion) if len(self.spec.budgets) > 1 else 0] += by

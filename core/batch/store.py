@@ -14,8 +14,10 @@ import salt.payload
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch import native
 from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.spec import Spec
-from saltext.jobs.core.batch.summary import summary
+from saltext.jobs.core.batch.summary import DRIVER, summary
+from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
@@ -36,10 +38,10 @@ def change_of(batch: Batch) -> Change:
     """Return what has changed of a batch since the last call, with the request to the retry queue to take minions over."""
     row, parts = _packed(batch.row()), {minion: _packed(batch.members[minion].row()) for minion in batch.touched}
     asks, request = {}, {"do": "enqueue", "batch": True, "jid": batch.spec.jid, "reason": "away when its batch ended"}
-    if batch.handed_over:
-        asks[JOB_RETRY, requests.new_id()] = salt.payload.dumps({**request, "minions": batch.handed_over})
+    handed = sorted(minion for minion in batch.touched if batch.members[minion].ended is Outcome.QUEUED)
+    if handed:
+        asks[JOB_RETRY, requests.new_id()] = salt.payload.dumps({**request, "minions": handed})
     batch.touched.clear()
-    batch.handed_over = []
     kind = Kind.ENDED if batch.closed else Kind.OPEN
     return Change(batch.spec.jid, kind, lambda: salt.payload.dumps(batch.spec.as_dict()), row, parts, asks)
 
@@ -55,11 +57,14 @@ class BatchStore(Batches):
 
     def read(self, jid: str) -> Batch | None:
         """
-        Return the batch of a jid, which may be anything; None if there is none. :raises StateError: if it is damaged.
-        :raises OSError: if it cannot be read now.
+        Return the batch of a jid, which may be anything; None if there is none. :raises StateError: if it is damaged, or was
+        set aside. :raises OSError: if it cannot be read now.
         """
         found = self.rows(jid) if is_plain(jid) else None
         if found is None:
+            if is_plain(jid) and self.kind_of(jid) is Kind.ASIDE:
+                told = "is a batch that cannot be read and was set aside; jobs.lookup_jid shows what returned"
+                raise StateError(f"{jid} {told}")
             return None
         spec, body, parts = found
         try:
@@ -76,15 +81,36 @@ class BatchStore(Batches):
     def forget(self, kind: Kind, before: float) -> list[str]:
         old = super().forget(kind, before)
         for jid in old:
-            native.remove(self._opts, jid)
+            path = native.path_of(self._opts, jid)
+            with contextlib.suppress(OSError):  # its directory may have more
+                path.unlink(missing_ok=True)
+                path.parent.rmdir()
         return old
 
     # -- beside the rows ----------------------------------------------------------------------------------------------
 
     def show_to_salt(self, spec: Spec, created: float) -> None:
-        """Show a batch to Salt 3008, which has a batch manager of its own. ``created`` is Unix time. :raises OSError:"""
-        if compat.HAS_NATIVE_BATCHES:
-            native.show(self._opts, spec, created)
+        """
+        Show Salt 3008 that this batch (``created``: Unix time) needs nothing from its own manager, which complains about an
+        announced one without such a file. It names no minion and is halted, so that manager has nothing to publish, to time
+        out or to announce. :raises OSError:
+        """
+        if not compat.HAS_NATIVE_BATCHES:
+            return
+        same = ("jid", "fun", "tgt", "tgt_type", "batch_wait", "timeout", "gather_job_timeout", "ret", "user")
+        state = {
+            **{name: getattr(spec, name) for name in same},
+            **{name: [] for name in ("arg", "all_minions", "pending", "wait")},
+            **{name: {} for name in ("kwargs", "active", "done", "failed")},
+            "batch_size": spec.stages[-1].size,
+            "failhard": False,
+            "driver": DRIVER,
+            "created": created,
+            "last_progress": created,
+            "halted": True,
+            "halted_reason": "driven by the batch_manager engine of saltext-jobs: see salt-run batch.status",
+        }
+        files.write_atomic(native.path_of(self._opts, spec.jid), salt.payload.dumps(state))
 
     def keep_job(self, jid: str) -> None:
         """

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.batch.facts import Announce
-from saltext.jobs.core.batch.gates import HELD, SCHEDULED, PausedBy
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.member import KILLS, Member, Outcome
-from saltext.jobs.core.batch.plan import APPROVE, RUNNER, gates_of
-from saltext.jobs.core.batch.spec import OWN_NAMES, Spec
+from saltext.jobs.core.batch.pace import HELD, SCHEDULED, PausedBy
+from saltext.jobs.core.batch.spec import APPROVE, OWN_NAMES, RUNNER, Spec, gates_of
 from saltext.jobs.core.delivery.known import Said
 from saltext.jobs.core.display.command import HIDDEN, shown, words_of
 from saltext.jobs.core.display.moments import local, span

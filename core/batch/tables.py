@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.batch import summary
-from saltext.jobs.core.batch.gates import HELD
 from saltext.jobs.core.batch.member import Outcome
+from saltext.jobs.core.batch.pace import HELD
 from saltext.jobs.core.display import moments
 from saltext.jobs.core.display.facts import facts, head, reasons
 from saltext.jobs.core.display.page import ROWS, Column, Page, Row, Table

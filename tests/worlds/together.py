@@ -13,7 +13,7 @@ import collections
 import math
 import random
 
-from saltext.jobs.core.batch.plan import gates_of
+from saltext.jobs.core.batch.spec import gates_of
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.functions import KILLS

@@ -10,8 +10,9 @@ import time
 import pytest
 import salt.config
 
-from saltext.jobs.core.batch.minion_data import MinionDataUnreadable, find_groups, may_have_started, without_data
-from saltext.jobs.core.batch.plan import NOT_KNOWN, WITHOUT, Group
+from saltext.jobs.core.batch.minion_data import find_groups, may_have_started, without_data
+from saltext.jobs.core.batch.spec import NOT_KNOWN, WITHOUT, Group
+from saltext.jobs.core.errors import JobCacheError
 from tests.minion_data import know
 
 GROUPS = {"named": "L@m1,m3", "by_rack": "G@rack:r1", "nested": "N@by_rack or L@m3", "listed": ["m2"], "all": "m*"}
@@ -67,7 +68,7 @@ def test_without_a_cache_of_minion_data_nothing_is_known(opts, known, by):
 
 
 def test_a_failing_cache_does_not_mean_that_a_value_is_absent(opts, known):
-    with pytest.raises(MinionDataUnreadable, match="m1"):
+    with pytest.raises(JobCacheError, match="m1"):
         find_groups({**opts, "cache": "nosuchdriver"}, "grains:rack", ("m1",))
 
 

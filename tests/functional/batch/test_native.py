@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch import native
+from saltext.jobs.core.batch.store import BatchStore
 from tests.unit.batch.bench import BEGIN, spec
 
 batch_manager = pytest.importorskip("salt.utils.batch_manager", reason="Salt 3008 is the first release that has it")
@@ -48,7 +49,7 @@ def manager(opts, outside):
 @pytest.fixture
 def shown(opts):
     """The file that Salt is shown of our batch."""
-    native.show(opts, OURS, BEGIN)
+    BatchStore(opts).show_to_salt(OURS, BEGIN)
     return native.path_of(opts, OURS.jid)
 
 

@@ -94,7 +94,6 @@ def test_the_state_file_of_a_batch_of_ours_is_never_read_whatever_is_in_it(opts)
     for jid, ended in (("1", False), ("2", True)):
         Bench("ab", "2", jid=jid).keep(BatchStore(opts), ended=ended)
         write(opts, jid, {**GOOD, "jid": jid, "driver": "cli"})
-        assert Catalog(opts).native(jid) is None
         assert Catalog(opts).find(jid).summary["driver"] == "engine"
 
 
@@ -108,7 +107,7 @@ def test_what_is_damaged_or_invalid_in_the_index_of_salts_own_manager_is_passed_
 def test_a_state_that_names_another_job_is_shown_nowhere(opts):
     write(opts, JID, {**GOOD, "jid": "20260516101112131416"})
     assert show_all(opts) == []
-    assert Catalog(opts).native(JID) is None
+    assert native.read(opts, JID) is None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -121,5 +120,5 @@ def test_no_state_keeps_the_others_from_being_listed(opts, changes, missing):
     write(opts, other, {**GOOD, "jid": other})
     write(opts, JID, {name: value for name, value in {**GOOD, **changes}.items() if name not in missing})
     assert other in show_all(opts)
-    if Catalog(opts).native(JID) is not None:
+    if native.read(opts, JID) is not None:
         assert Catalog(opts).find(JID).summary["jid"] == JID

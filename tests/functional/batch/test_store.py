@@ -10,7 +10,7 @@ import pytest
 import salt.payload
 
 from saltext.jobs.core.batch import native
-from saltext.jobs.core.batch.facts import PublishFailed
+from saltext.jobs.core.batch.facts import Published
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import StateError
@@ -35,7 +35,7 @@ def store(opts):
 
 def test_whatever_a_job_has_in_its_arguments_a_minion_returns_and_a_reason_says_is_kept(store):
     bench = Bench("ab", "2", arg=(datetime.datetime(2026, 5, 16, 10, 11),))
-    bench.tell(PublishFailed("no \udcff text", certain=True))
+    bench.tell(Published(failure="no \udcff text", certain=True))
     bench.batch.halted = "no \udcff text"
     bench.returns("a", retcode=2**70)
     bench.keep(store)

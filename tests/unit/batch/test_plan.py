@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.batch.plan import (
+from saltext.jobs.core.batch.spec import (
     NOT_KNOWN,
     WITHOUT,
     By,

@@ -6,8 +6,8 @@ import pytest
 import salt.payload
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.gates import FRESH
 from saltext.jobs.core.batch.member import KILLS
+from saltext.jobs.core.batch.pace import FRESH
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import summary
 from saltext.jobs.core.engine.service import Service

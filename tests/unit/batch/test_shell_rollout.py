@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from saltext.jobs.core.batch.gates import FRESH
+from saltext.jobs.core.batch.pace import FRESH
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.users import WHO
 from tests.faults import failing_syncs
