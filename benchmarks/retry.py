@@ -400,11 +400,12 @@ def forge(minions, owed, minutes, every):
         def step(self, fact):
             for effect in self.machine.step(fact, now):
                 if isinstance(effect, facts.LookUp):
-                    asked.append((now, facts.LookedUp(effect.jid, effect.minions, frozenset())))
+                    asked.append((now, facts.Done(effect, facts.LookedUp())))
                 elif isinstance(effect, facts.FindReturns):
-                    asked.append((now, facts.Returned(effect.jid, frozenset(), frozenset(effect.minions))))
+                    asked.append((now, facts.Done(effect, frozenset())))
                 elif isinstance(effect, facts.Ask):
-                    asked.append((now + 10.0, facts.Asked(effect.jid, {Evidence.SILENT: frozenset(effect.minions)})))
+                    silent = facts.Asked({Evidence.SILENT: frozenset(effect.minions)})
+                    asked.append((now + 10.0, facts.Done(effect, silent)))
 
     shell = stage.build(Answered)
     shell.machine.take_up([(entry, job) for entry in entries if owed], 0.0)
@@ -419,7 +420,7 @@ def forge(minions, owed, minutes, every):
         shell.step(facts.Tick())
         while asked and asked[0][0] <= now:
             answer = asked.pop(0)[1]
-            questions += isinstance(answer, facts.Asked)
+            questions += isinstance(answer.effect, facts.Ask)
             shell.step(answer)
     spent = cpu() - spent
     stage.close()

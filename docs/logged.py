@@ -16,7 +16,7 @@ LEVELS = {"warning": "warning", "error": "error", "exception": "error", "critica
 #: Name of a logger -> the argument that is the text; the first one of ``Quiet`` says what must not be repeated.
 _LOGGERS = {"log": 0, "quiet": 1}
 #: Functions that log a warning for their caller -> the argument that is the text.
-_CALLS = {"Warn": 0, "facts.Warn": 0, "ignore": 1}
+_CALLS = {"ignore": 1}
 _FIELD = re.compile(r"%[-+#0 ]*\d*(?:\.\d+)?[srd]")
 
 

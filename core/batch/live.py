@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from saltext.jobs.core import compat, lines
+from saltext.jobs.core import lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.permission import Permission
@@ -119,10 +119,8 @@ class Turns:
 
     async def durable(self, live: Live) -> None:
         """Return once all facts of a batch so far are durable, and their effects are done or under way."""
-        done = compat.Future()
         self._writer.put([live])
-        self._writer.when_durable(lambda: done.set_result(None))
-        await done
+        await self._writer.durable()
 
     def took(self, live: Live, effects: Sequence[facts.Effect]) -> None:
         """A batch has taken a fact that calls for these effects."""

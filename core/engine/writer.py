@@ -64,6 +64,12 @@ class Writer(Generic[K, C]):
         self._calls.append(call)
         self._begin()
 
+    async def durable(self) -> None:
+        """Return once everything put so far is written."""
+        done = compat.Future()
+        self.when_durable(lambda: done.set_result(None))
+        await done
+
     @property
     def is_awaited(self) -> bool:
         return bool(self._calls) or self._is_failing

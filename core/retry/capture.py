@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.display.text import some
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, Key, Kind, Stage, State, Watched
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, Key, Kind, State, Watched
 from saltext.jobs.core.retry.queue import Queue, matches
 from saltext.jobs.core.retry.replay import Replays, Turns
 from saltext.jobs.core.retry.waiting import AGAIN, GRACE
+
+log = lines.logger(__name__)
 
 #: Seconds for which jobs are gathered into one survey.
 _GATHER = 0.5
@@ -37,7 +40,6 @@ class Capture:
         self._turns, self._replays = turns, replays
         self.jobs: dict[str, Watched] = {}
         self.open: dict[str, Watched] = {}  # those whose outcome is not known yet
-        self._surveys = 0
 
     def restore(self, jobs: Mapping[str, Watched]) -> None:
         """Take up what is stored. A killed job is looked at again: what became of it may not be known yet."""
@@ -98,7 +100,7 @@ class Capture:
     # -- a job's way --------------------------------------------------------------------------------------------------
 
     def published(self, fact: facts.Published) -> None:
-        """Open a job. An open one gets a new deadline."""
+        """Open a job. An open one gets a new deadline: what is being read or asked now does not count for this publish."""
         now, jid = self._queue.now, fact.jid
         at = min(fact.at, now)  # the clock may have been set back since
         if jid not in self.open:
@@ -108,28 +110,20 @@ class Capture:
         if at > job.at:  # what was said before does not count for this publish
             job.at, job.answers = at, {}
         self._changed(jid)
-        # What is being read or asked now does not count for this publish.
         self._later(jid, max(now, at + self._patience))
 
     def due(self, jid: str) -> None:
         """Read a job at its deadline, or when the note about it ends: it may be owed for longer than the note says."""
         job = self.open[jid] = self.jobs.setdefault(jid, Watched())
-        job.stage, job.reads = Stage.READING, job.reads + 1
-        self._queue.want(facts.Read(jid))
+        job.awaits = facts.Read(jid)
+        self._queue.want(job.awaits)
 
-    def _was_read(self, jid: str) -> bool:
-        """Note the end of a read. Tell whether it counts: not if the job was published since it began."""
-        if (job := self.open.get(jid)) is None:
-            return False
-        job.reads -= 1
-        return job.stage is Stage.READING and not job.reads
-
-    def read(self, fact: facts.JobRead) -> None:
+    def read(self, effect: facts.Read, fact: facts.JobRead) -> None:
         """Go on with what the log has of a job."""
-        jid, now, read = fact.jid, self._queue.now, fact.job
-        if not self._was_read(jid):
+        jid, now, read, job = effect.jid, self._queue.now, fact.job, self.open.get(effect.jid)
+        if job is None or job.awaits is not effect:
             return
-        job = self.open[jid]
+        job.awaits = None
         self._strike(jid, fact.returned)
         if read is None or not self._wants(read) or now >= self._queue.end_of_job(read):
             self._close(jid)
@@ -160,7 +154,7 @@ class Capture:
         begun = watched.claims.difference(known, watched.settled)
         self._noted(job.jid, self._queue.end_of_job(job)).begun |= begun
         if unasked := missing - watched.answers.keys():
-            watched.stage, watched.asking = Stage.TO_ASK, unasked
+            watched.asking = unasked
             self._timers.no_later(("survey",), self._queue.now + _GATHER)
             return
         # Entries of minions that report only later that they have begun the job count as under way, so these are asked
@@ -171,13 +165,17 @@ class Capture:
         self._strike(job.jid, self._queue.minions_of(job.jid))  # not those for which there was no room
         self._close(job.jid)
 
-    def unreadable(self, fact: facts.Failed) -> None:
-        """A job could not be read: try again later."""
-        if self._was_read(fact.effect.jid):
-            self._later(fact.effect.jid, self._queue.now + AGAIN)
+    def failed(self, fact: facts.Failed) -> None:
+        """A job could not be read, or those of a survey not be asked about: try again later."""
+        for jid in self._awaiting(fact.effect):
+            self._later(jid, self._queue.now + AGAIN)
+
+    def _awaiting(self, effect: facts.Effect) -> list[str]:
+        return [jid for jid, job in self.open.items() if job.awaits is effect]
 
     def _later(self, jid: str, at: float) -> None:
-        self.open[jid].stage = Stage.WAITING
+        job = self.open[jid]
+        job.awaits, job.asking = None, frozenset()
         self._timers.set(("job", jid), at)
 
     def _close(self, jid: str) -> None:
@@ -186,8 +184,8 @@ class Capture:
         job = self.jobs[jid] = self.jobs[jid].closed()
         is_over = self._queue.now >= job.until
         if is_over and job.begun:
-            begun = f"Job {jid} was begun, and not returned in its time to live: {some(sorted(job.begun), 5)}"
-            self._queue.want(facts.Warn(begun))
+            told = some(sorted(job.begun), 5)
+            log.warning("Job %s was begun, and not returned in its time to live: %s", jid, told)
         if (job.begun or job.settled or job.killed) and not is_over:
             self._timers.set(("job", jid), job.until)
         else:
@@ -199,29 +197,20 @@ class Capture:
 
     def survey(self) -> None:
         """Begin a survey for all jobs that wait for one."""
-        self._surveys += 1
-        minions: set[str] = set()
-        for job in self.open.values():
-            if job.stage is Stage.TO_ASK:
-                job.stage, job.survey = Stage.ASKING, self._surveys
-                minions |= job.asking
-        if minions:
-            self._queue.want(facts.Inquire(self._surveys, tuple(sorted(minions))))
+        waiting = [job for job in self.open.values() if job.asking and job.awaits is None]
+        if waiting:
+            survey = facts.Inquire(tuple(sorted(frozenset().union(*(job.asking for job in waiting)))))
+            for job in waiting:
+                job.awaits = survey
+            self._queue.want(survey)
 
-    def surveyed(self, fact: facts.Surveyed) -> None:
+    def surveyed(self, survey: facts.Inquire, running: Mapping[str, frozenset[str]]) -> None:
         """Read the jobs of a survey again soon: returns of minions that do not run them may be on the way."""
-        for jid, job in self._in_survey(fact.number):
-            told = ((minion, fact.running.get(minion)) for minion in job.asking)
+        for jid in self._awaiting(survey):
+            job = self.open[jid]
+            told = ((minion, running.get(minion)) for minion in job.asking)
             job.answers.update((minion, None if jids is None else jid in jids) for minion, jids in told)
             self._later(jid, self._queue.now + GRACE)
-
-    def unasked(self, fact: facts.Failed) -> None:
-        """A survey could not be made: its jobs are read again later."""
-        for jid, _ in self._in_survey(fact.effect.number):
-            self._later(jid, self._queue.now + AGAIN)
-
-    def _in_survey(self, number: int) -> Iterator[tuple[str, Watched]]:
-        return ((jid, job) for jid, job in self.open.items() if job.stage is Stage.ASKING and job.survey == number)
 
     # -- entries come, and go -----------------------------------------------------------------------------------------
 

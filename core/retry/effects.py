@@ -10,7 +10,7 @@ import collections
 import contextlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ from saltext.jobs.core.master import events, once
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Job, Key, Kind
+from saltext.jobs.core.retry.entry import Job, Key
 from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.reader import JobReader
@@ -91,41 +91,39 @@ class Effects:
 
     def perform(self, effect: facts.Effect) -> None:
         """Begin an effect. A failure is logged, and does not keep the next effect from being done."""
-        begin = BEGINS.get(type(effect))
         try:
-            if begin is None:
+            if isinstance(effect, facts.Announce):
+                self._announce(effect)
+            elif type(effect) in FINDS:
                 self._loop.spawn_callback(self._find, effect, FINDS[type(effect)][1](self, effect))
-            else:
-                begin(self, effect)
         except Exception:
             log.exception("An effect could not be performed: %s", type(effect).__name__)
 
-    async def _find(self, effect: Any, finding: Awaitable[facts.Fact | None]) -> None:
-        """Give the machine the fact that comes of an effect."""
+    async def _find(self, effect: Any, finding: Awaitable[Any]) -> None:
+        """Give the machine what comes of an effect."""
+        fact: facts.Fact
         try:
-            fact = await finding
+            fact = facts.Done(effect, await finding)
         except Exception as exc:
             its = {**vars(effect), "count": counted(len(getattr(effect, "minions", ())), "minion")}
             what = FINDS[type(effect)][0].format_map(its)
             self._quiet.warning(what, "The retry queue could not %s: %s", what, exc)
             fact = facts.Failed(effect, _outcome(effect, exc), str(exc))
-        if fact is not None:
-            await self._learn(fact)
+        await self._learn(fact)
 
     # -- the job cache ------------------------------------------------------------------------------------------------
 
-    async def _look_up(self, effect: facts.LookUp) -> Any:
+    async def _look_up(self, effect: facts.LookUp) -> facts.LookedUp:
         jid, look_up = effect.jid, self._ports.reader.look_up
         load = self._machine.jobs[jid].load
         return await self._look(look_up, jid, effect.minions, load, effect.askers)
 
-    async def _find_returns(self, effect: facts.FindReturns) -> facts.Fact:
-        returned = frozenset(await self._look(self._ports.returns.of, effect.jid, effect.minions))
-        return facts.Returned(effect.jid, returned, frozenset(effect.minions) - returned, searched=True)
+    async def _returned(self, jid: str, minions: Collection[str]) -> frozenset[str]:
+        return frozenset(await self._look(self._ports.returns.of, jid, minions))
 
     # -- minions ------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, effect: facts.Ask) -> facts.Fact:
+    async def _ask(self, effect: facts.Ask) -> facts.Asked:
         jid, job = effect.jid, self._machine.jobs[effect.jid]
 
         def told(said: Found) -> None:
@@ -138,10 +136,10 @@ class Effects:
         try:
             said = await find(jid, effect.minions, self._timeout, told, expression, effect.doubted)
         except NoMinionMatched:  # the key of none is accepted now
-            return facts.Asked(jid, {Evidence.SILENT: frozenset(effect.minions)})
+            return facts.Asked({Evidence.SILENT: frozenset(effect.minions)})
         return await self._asked(job, said, False)
 
-    async def _asked(self, job: Job, said: Found, more: bool) -> facts.Fact:
+    async def _asked(self, job: Job, said: Found, more: bool) -> facts.Asked:
         jid, fun = job.jid, job.load.get("fun")
         others = said.others(jid, fun)
         stored = await self._store_returns(jid, fun, {m: kept for m, kept in said.ran.items() if m not in others})
@@ -160,29 +158,20 @@ class Effects:
             Evidence.SILENT: said.silent - said.unproven,
         }
         ran = {minion: record.at for minion, record in said.records.items()}
-        return facts.Asked(jid, told, said.unmatched, records, ran, said.applying, said.free, more)
-
-    async def _inquire(self, effect: facts.Inquire) -> facts.Fact:
-        running = await self._ports.questions.find_running(effect.minions, self._timeout)
-        return facts.Surveyed(effect.number, running)
+        return facts.Asked(told, said.unmatched, records, ran, said.applying, said.free, more)
 
     async def _store_returns(self, jid: str, fun: Any, returns: Mapping[str, Any]) -> frozenset[str]:
         if not returns:
             return frozenset()
         try:
             await self._look(self._ports.cache.store_kept, jid, fun, returns)
-            return frozenset(await self._look(self._ports.returns.of, jid, returns.keys()))
+            return await self._returned(jid, returns.keys())
         except JobCacheError as exc:
             told = "Returns that minions have kept of job %s cannot be stored now: %s"
             self._quiet.warning(jid, told, jid, exc)
             return frozenset()
 
-    def _claim(self, effect: facts.Claim) -> None:
-        claimed = facts.Claimed(effect.jid, effect.minions)
-        self._writer.put(Key(Kind.ENTRY, effect.jid, minion) for minion in effect.minions)
-        self._writer.when_durable(lambda: self._loop.spawn_callback(self._learn, claimed))
-
-    async def _publish(self, effect: facts.Publish) -> facts.Fact:
+    async def _publish(self, effect: facts.Publish) -> frozenset[str]:
         job = self._machine.jobs[effect.jid]
         load, options = job.load, job.load.get("kwargs")
         try:
@@ -204,7 +193,7 @@ class Effects:
             natively=not effect.recorded,
         )
         log.info("Replayed job %s to %s", effect.jid, counted(len(effect.minions), "minion"))
-        return facts.Sent(effect.jid, effect.minions, frozenset(effect.minions) - matched)
+        return frozenset(effect.minions) - matched
 
     async def _ping(self, effect: facts.Ping) -> None:
         asked = frozenset(effect.minions)
@@ -229,24 +218,20 @@ def answer_time(opts: Mapping[str, Any]) -> float:
     return float(opts.get("gather_job_timeout", 10))
 
 
-#: What is done at once, in order.
-BEGINS: dict[type, Callable[[Effects, Any], None]] = {
-    facts.Save: lambda its, effect: its._writer.put(effect.keys),
-    facts.Claim: Effects._claim,
-    facts.Announce: Effects._announce,
-    facts.Warn: lambda _its, effect: log.warning("%s", effect.message),
-    facts.Answer: lambda _its, _effect: None,  # the shell returns it to the one who has asked
-}
-#: What takes time, and gives a fact; in words for the log.
-FINDS: dict[type, tuple[str, Callable[[Effects, Any], Awaitable[facts.Fact | None]]]] = {
+#: What is done about effects that take time, in words for the log and in fact.
+FINDS: dict[type, tuple[str, Callable[[Effects, Any], Awaitable[Any]]]] = {
     facts.Read: ("read job {jid}", lambda its, effect: its._look(its._ports.reader.read, effect.jid)),
     facts.LookUp: ("look up job {jid}", Effects._look_up),
-    facts.FindReturns: ("look for returns of job {jid}", Effects._find_returns),
+    facts.FindReturns: ("look for returns of job {jid}", lambda its, e: its._returned(e.jid, e.minions)),
     facts.Ask: ("ask {count} about job {jid}", Effects._ask),
-    facts.Inquire: ("ask {count} which jobs they run", Effects._inquire),
+    facts.Inquire: (
+        "ask {count} which jobs they run",
+        lambda its, effect: its._ports.questions.find_running(effect.minions, its._timeout),
+    ),
+    facts.Claim: ("store claims of job {jid}", lambda its, _: its._writer.durable()),
     facts.Publish: ("replay job {jid} to {count}", Effects._publish),
     facts.Ping: ("ping {count}", Effects._ping),
-    facts.CheckKeys: ("read the keys", lambda its, effect: its._look(its._ports.reader.check_keys, effect.minions)),
+    facts.CheckKeys: ("read the keys", lambda its, _: its._look(its._ports.reader.keys, True)),
 }
 
 

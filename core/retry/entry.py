@@ -262,15 +262,6 @@ class Job:
 # -- what is known of a job besides its entries ------------------------------------------------------------------------
 
 
-class Stage(enum.Enum):
-    """Where a job stands whose outcome is not known yet."""
-
-    WAITING = "waiting"  # for its deadline
-    READING = "reading"  # in the log
-    TO_ASK = "to ask"  # its minions wait for the next survey
-    ASKING = "asking"  # the survey is under way
-
-
 @dataclass(slots=True, eq=False)
 class Watched:
     """
@@ -285,10 +276,8 @@ class Watched:
     # -- of a job whose outcome is not known: until it is closed
     at: float = -math.inf  # its newest publish; minus infinity if there was none since it was closed
     named: set[str] = field(default_factory=set)  # minions that it was published to
-    stage: Stage | None = None  # None: closed
-    reads: int = 0  # that are under way
-    asking: frozenset[str] = frozenset()  # minions that are to be asked, or were asked last
-    survey: int = 0  # the number of the survey that it takes part in
+    awaits: object | None = None  # the look or the survey whose outcome counts
+    asking: frozenset[str] = frozenset()  # minions that are to be asked, or are being asked
     answers: dict[str, bool | None] = field(default_factory=dict)  # who was asked, and runs it; None: did not answer
     claims: set[str] = field(default_factory=set)  # named minions of which an event says that they have begun it
     started: set[str] = field(default_factory=set)  # named minions that have started since it was opened

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saltext.jobs.core.delivery.known import Evidence, Said
-from saltext.jobs.core.retry.entry import Job, Key, Watched
+from saltext.jobs.core.retry.entry import Job, Watched
 from saltext.jobs.core.users import Identity
 
 
@@ -47,12 +47,10 @@ class Kill(Fact):
 
 @dataclass(frozen=True)
 class Returned(Fact):
-    """These minions have returned a job, and the ``missing`` ones have not."""
+    """A minion has returned a job."""
 
+    minion: str
     jid: str
-    minions: frozenset[str]
-    missing: frozenset[str] = frozenset()
-    searched: bool = False  # a look found the returns, so they may be old
 
 
 # -- facts: from the bus, so only hints -------------------------------------------------------------------------------
@@ -90,8 +88,16 @@ class Gap(Fact):
 
 
 @dataclass(frozen=True)
+class Done(Fact):
+    """An effect was performed. ``found``: what it says that it gives."""
+
+    effect: Effect
+    found: Any = None
+
+
+@dataclass(frozen=True)
 class Failed(Fact):
-    """An effect that gives a fact could not be performed. ``outcome``: what is known of its minions then."""
+    """An effect could not be performed. ``outcome``: what is known of its minions then."""
 
     effect: Any
     outcome: Evidence
@@ -99,7 +105,7 @@ class Failed(Fact):
 
 
 @dataclass(frozen=True)
-class JobRead(Fact):
+class JobRead:
     """What the log has of a job."""
 
     jid: str
@@ -110,19 +116,9 @@ class JobRead(Fact):
 
 
 @dataclass(frozen=True)
-class Surveyed(Fact):
-    """The outcome of a survey."""
-
-    number: int
-    running: Mapping[str, frozenset[str]]  # by minion that has answered: the jids it runs
-
-
-@dataclass(frozen=True)
-class LookedUp(Fact):
+class LookedUp:
     """What is known of a job and some minions now. ``denied`` and ``unsure`` are ``{minion: reason}``."""
 
-    jid: str
-    minions: tuple[str, ...]
     returned: frozenset[str] = frozenset()
     barred: frozenset[str] = frozenset()  # their key is not accepted
     denied: Mapping[str, str] = field(default_factory=dict)  # it must not be published to them
@@ -130,10 +126,9 @@ class LookedUp(Fact):
 
 
 @dataclass(frozen=True)
-class Asked(Fact):
+class Asked:
     """What minions say about a job. ``said``, ``ran``, ``applying`` and ``free`` are about those that do not run it."""
 
-    jid: str
     told: Mapping[Evidence, frozenset[str]]  # what they have shown; returns that they had kept are stored by now
     unmatched: frozenset[str] = frozenset()  # the job's target does not match them
     said: Mapping[str, Said] = field(default_factory=dict)  # what their records say of the job, if they keep any
@@ -141,31 +136,6 @@ class Asked(Fact):
     applying: frozenset[str] = frozenset()  # they run states
     free: frozenset[str] = frozenset()  # they run nothing at all, and their answer holds for every other job too
     more: bool = False  # the question goes on, and others may still answer
-
-
-@dataclass(frozen=True)
-class Claimed(Fact):
-    """The claims of these minions are durable."""
-
-    jid: str
-    minions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Sent(Fact):
-    """The publish to these minions is made."""
-
-    jid: str
-    minions: tuple[str, ...]
-    missed: frozenset[str] = frozenset()  # those of them that the master does not know
-
-
-@dataclass(frozen=True)
-class KeysRead(Fact):
-    """The outcome of CheckKeys."""
-
-    gone: frozenset[str]  # those that have no key here
-    none: bool = False  # no key at all is accepted here
 
 
 # -- facts: from the store and from operators -------------------------------------------------------------------------
@@ -203,73 +173,60 @@ class Tick(Fact):
 
 
 @dataclass(frozen=True)
-class Save(Effect):
-    """Store what the machine holds under these keys, and remove what it no longer holds. It may take a second."""
+class OfMinions(Effect):
+    """Something about a job and some minions. After it you must report Done, with what it gives, or Failed."""
 
-    keys: tuple[Key, ...]
+    jid: str
+    minions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Read(Effect):
-    """Read a job in the log; then give JobRead."""
+    """Read a job in the log. Gives JobRead."""
 
     jid: str
 
 
 @dataclass(frozen=True)
-class LookUp(Effect):
-    """Look up returns, keys, and the access of the publisher and of the ``askers``; then give LookedUp."""
+class LookUp(OfMinions):
+    """Look up returns, keys, and the access of the publisher and of the ``askers``. Gives LookedUp."""
 
-    jid: str
-    minions: tuple[str, ...]
     askers: Mapping[str, Identity] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class FindReturns(Effect):
-    """Look for returns that the log may not have told of; then give Returned."""
-
-    jid: str
-    minions: tuple[str, ...]
+class FindReturns(OfMinions):
+    """Look for returns that the log may not have told of. Gives those of the minions that have returned the job."""
 
 
 @dataclass(frozen=True)
-class Ask(Effect):
+class Ask(OfMinions):
     """
-    Ask minions about a job, and store the returns that they have kept; then give Asked. It takes a second publish if some of
-    the ``doubted`` ones, which may have begun the job, show no records: a proxy shows them only if asked for nothing else.
+    Ask minions about a job, and store the returns that they have kept. Gives Asked, also as they answer. It takes a second
+    publish if some of the ``doubted`` ones, which may have begun the job, show no records: a proxy shows them only if asked
+    for nothing else.
     """
 
-    jid: str
-    minions: tuple[str, ...]
     doubted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Inquire(Effect):
-    """Ask minions which jobs they run; then give Surveyed. One publish."""
+    """Ask minions which jobs they run, in one publish. Gives the jids by minion that has answered."""
 
-    number: int
     minions: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Claim(Effect):
-    """Store durably that these entries are claimed, and since when; then give Claimed."""
-
-    jid: str
-    minions: tuple[str, ...]
+class Claim(OfMinions):
+    """Wait until it is durable that these entries are claimed, and since when."""
 
 
 @dataclass(frozen=True)
-class Publish(Effect):
+class Publish(OfMinions):
     """
     Publish the job as it was, under its own jid, to those of these minions that its target still matches, and to all
-    ``named`` ones; then give Sent. One publish.
+    ``named`` ones, in one publish. Gives those of them that the master does not know.
     """
 
-    jid: str
-    minions: tuple[str, ...]
     named: frozenset[str] = frozenset()
     rerun: bool = False  # a minion that has it on record as interrupted is to run it again
     recorded: bool = False  # all of them keep records
@@ -277,16 +234,13 @@ class Publish(Effect):
 
 @dataclass(frozen=True)
 class Ping(Effect):
-    """Ask minions whether they are there. As they answer, give a SignOfLife of those that have. One publish."""
+    """Ask minions whether they are there, in one publish. As they answer, report a SignOfLife of those that have."""
 
     minions: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class CheckKeys(Effect):
-    """Find out which of these minions no longer have a key; then give KeysRead."""
-
-    minions: tuple[str, ...]
+    """Read which minions have a key now. Gives (those with an accepted key, those with any key)."""
 
 
 @dataclass(frozen=True)
@@ -302,14 +256,7 @@ class Announce(Effect):
 
 
 @dataclass(frozen=True)
-class Warn(Effect):
-    """Tell the operator, in the log."""
-
-    message: str
-
-
-@dataclass(frozen=True)
 class Answer(Effect):
-    """The answer to a request; stored in the transaction that makes all Saves so far durable."""
+    """The answer to a request; stored in the transaction that makes all changes so far durable."""
 
     value: int | bool

@@ -69,24 +69,29 @@ class Retry:
             facts.SignOfLife: lambda fact: self.turns.sign_of_life(fact.minions, fact.started),
             facts.KeysChanged: lambda _: self._timers.no_later(("keys",), self.now + _KEYS_CHANGED),
             facts.Gap: lambda fact: self._look_again(fact.returns),
+            facts.Done: lambda fact: self._done[type(fact.effect)](fact.effect, fact.found),
             facts.Failed: lambda fact: self._failed[type(fact.effect)](fact),
-            facts.JobRead: capture.read,
-            facts.LookedUp: replays.looked_up,
-            facts.Asked: replays.asked,
-            facts.Surveyed: self._surveyed,
-            facts.Claimed: replays.claimed,
-            facts.Sent: replays.sent,
-            facts.KeysRead: owing.keys_read,
             facts.Restored: self._restored,
             facts.Requested: lambda fact: self.queue.want(facts.Answer(getattr(owing, fact.request["do"])(fact))),
             facts.Tick: lambda _: None,  # what is due is done after every fact
         }
+        self._done: Mapping[type, Callable[[Any, Any], object]] = {
+            facts.Read: capture.read,
+            facts.LookUp: replays.looked_up,
+            facts.FindReturns: replays.found,
+            facts.Ask: replays.asked,
+            facts.Inquire: self._surveyed,
+            facts.Claim: lambda effect, _: replays.claimed(effect),
+            facts.Publish: replays.sent,
+            facts.Ping: lambda *_: None,  # who has answered is told meanwhile
+            facts.CheckKeys: lambda _, keys: owing.keys_read(*keys),
+        }
         self._failed: Mapping[type, Callable[[facts.Failed], object]] = {
-            facts.Read: capture.unreadable,
+            facts.Read: capture.failed,
             facts.LookUp: replays.failed,
             facts.FindReturns: lambda _: None,  # they are looked for again in any case
             facts.Ask: replays.failed,
-            facts.Inquire: capture.unasked,
+            facts.Inquire: capture.failed,
             facts.Publish: replays.failed,
             facts.Ping: lambda _: self._timers.no_later(("sweep",), self.now + AGAIN),
             facts.CheckKeys: lambda _: self._timers.no_later(("keys",), self.now + AGAIN),
@@ -148,7 +153,7 @@ class Retry:
             self.queue.want(facts.FindReturns(jid, tuple(self._over.pop(jid))))
         for purpose, jid, minions in self._outbox.release(self.now):
             self._released[purpose](jid, minions)
-        return self.queue.take_due()
+        return self.queue.take_wanted()
 
     # -- facts from the bus, and what makes up for lost events --------------------------------------------------------
 
@@ -157,11 +162,11 @@ class Retry:
             self.queue.republished[fact.jid] = fact.at + _SLACK
         self.capture.published(fact)
 
-    def _surveyed(self, fact: facts.Surveyed) -> None:
-        for minion, jids in fact.running.items():
+    def _surveyed(self, survey: facts.Inquire, running: Mapping[str, frozenset[str]]) -> None:
+        for minion, jids in running.items():
             for jid in jids:  # also of jobs about which the minion was not asked, or that are queued for it as missed
                 self._begun(minion, jid, proven=True)
-        self.capture.surveyed(fact)
+        self.capture.surveyed(survey, running)
 
     def _begun(self, minion: str, jid: str, proven: bool = False) -> None:
         entry = self.entry(minion, jid)
@@ -199,7 +204,7 @@ class Retry:
 
     def _check_keys(self) -> None:
         if self.backlogs:
-            self.queue.want(facts.CheckKeys(tuple(self.backlogs)))
+            self.queue.want(facts.CheckKeys())
 
     # -- facts from the store and from operators ----------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.display.text import some
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.capture import Capture
@@ -16,6 +17,8 @@ from saltext.jobs.core.retry.entry import ENDED, PAUSED, TRANSITIONS, UNDER_WAY,
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.replay import Replays, Turns
 from saltext.jobs.core.users import Identity
+
+log = lines.logger(__name__)
 
 #: What operators can ask for: functions of ``Owing``.
 VERBS = ("enqueue", "replay", "retry", "cancel", "purge", "pause", "resume")
@@ -53,8 +56,8 @@ class Owing:
         if read.job.obstacle and named is None:
             raise ValueError(f"Job {jid} cannot be delivered: {read.job.obstacle}; name the minions")
         if keyless:
-            left_out = f"Batch {jid}: these minions have no accepted key and are owed nothing: {', '.join(keyless)}"
-            self._queue.want(facts.Warn(left_out))
+            names = ", ".join(keyless)
+            log.warning("Batch %s: these minions have no accepted key and are owed nothing: %s", jid, names)
         asker, wanted_at, count = Identity.from_record(request.get("asker")), self._dated(asked), 0
         reason, ends_at = str(request.get("reason") or "by an operator"), self._queue.now + self._queue.ttl_of(job)
         for minion in filter(read.missing.__contains__, minions):
@@ -153,13 +156,12 @@ class Owing:
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
-    def keys_read(self, fact: facts.KeysRead) -> None:
+    def keys_read(self, accepted: frozenset[str], there: frozenset[str]) -> None:
         """Cancel what is owed to minions that have had no key for half a minute, unless no minion at all has a key."""
         known, now = self._queue.backlogs.keys(), self._queue.now
-        gone = fact.gone & known
-        if fact.none and len(known) > 1 and gone == known:
-            told = f"None of the {len(known)} minions with a queue has a key: that is not believed"
-            self._queue.want(facts.Warn(told))
+        gone = known - there
+        if not accepted and len(known) > 1 and gone == known:
+            log.warning("None of the %d minions with a queue has a key: that is not believed", len(known))
             return
         keyless = {minion: self._keyless.get(minion, now) for minion in gone}
         self._keyless = {minion: since for minion, since in keyless.items() if since + _KEYS_AGAIN > now}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from saltext.jobs.core import lines
 from saltext.jobs.core.delivery.known import Step
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Counts, Entry, Job, Key, Kind, Limits, State
@@ -21,6 +22,8 @@ from saltext.jobs.core.windows import Period, next_opening
 
 if TYPE_CHECKING:
     from saltext.jobs.core.options.engines import RetrySettings
+
+log = lines.logger(__name__)
 
 #: Seconds until ``find_opening`` is asked again if it failed.
 _TROUBLED = 60.0
@@ -70,8 +73,8 @@ class Queue:
         self.total = self.kilobytes = 0  # entries, and the loads of their jobs
         self._members: dict[str, dict[str, None]] = {}  # jid -> minions that are owed it; a set takes more memory
         self.awake: dict[str, None] = {}  # the minions with a replay, and those that were there not long ago
-        self._warned = 0.0
-        self.changed: dict[Key, None] = {}  # what is to be stored
+        self._quiet = lines.Quiet(log)
+        self.changed: dict[Key, None] = {}  # what is to be stored, as it is by then, or removed; the shell empties it
         self.done: dict[Key, dict[str, Any]] = {}  # records of entries whose job has returned, until they are stored
         self._wanted: list[facts.Effect] = []  # in the present step
 
@@ -164,10 +167,8 @@ class Queue:
     def _refuse(self, minion: str, job: Job, option: str) -> None:
         reason = f"the queue is full: {option}"
         self.want(facts.Announce(minion, job.jid, "dead", ",".join(job.funs), 0, reason))
-        if self.now - self._warned > 60:
-            self._warned = self.now
-            limit = getattr(self.settings, option)
-            self.want(facts.Warn(f"Job {job.jid} is not kept for {minion}: {reason} ({limit})"))
+        limit = getattr(self.settings, option)
+        self._quiet.warning(option, "Job %s is not kept for %s: %s (%s)", job.jid, minion, reason, limit)
 
     def superseded_by(self, entry: Entry) -> list[Entry]:
         """Return the older entries of the minion that a new one replaces."""
@@ -233,13 +234,10 @@ class Queue:
     def want(self, *effects: facts.Effect) -> None:
         self._wanted += effects
 
-    def take_due(self) -> list[facts.Effect]:
-        """Return the effects wanted since the last call. What is to be stored comes first."""
-        due, self._wanted = self._wanted, []
-        if self.changed:
-            due.insert(0, facts.Save(tuple(self.changed)))
-            self.changed.clear()
-        return due
+    def take_wanted(self) -> list[facts.Effect]:
+        """Return the effects wanted since the last call."""
+        wanted, self._wanted = self._wanted, []
+        return wanted
 
     # -- what holds for a job -----------------------------------------------------------------------------------------
 
@@ -263,7 +261,7 @@ class Queue:
             found = self._openings[hours] = self.find_opening(None, *hours, self.now)
         except ValueError as exc:
             self.timers.set(("opening", *hours), self.now + _TROUBLED)
-            self.want(facts.Warn(f"Jobs with the window {window!r} wait, since it is not known when it opens: {exc}"))
+            log.warning("Jobs with the window %r wait, since it is not known when it opens: %s", window, exc)
             return []
         is_open = self.is_open(jobs[0])
         change = found.closes if is_open else found.opens

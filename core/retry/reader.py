@@ -19,7 +19,7 @@ from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.job_cache import BATCH_MARK
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.retry.entry import Job
-from saltext.jobs.core.retry.facts import JobRead, KeysRead, Kill, LookedUp, Published
+from saltext.jobs.core.retry.facts import JobRead, Kill, LookedUp, Published
 from saltext.jobs.core.retry.load import is_by_id, limits_of, obstacle
 from saltext.jobs.core.users import Identity
 
@@ -71,7 +71,7 @@ class JobReader:
             denied, unsure = self._access_to(owed, load, askers)
         except Exception as exc:  # an eauth module may raise anything
             raise JobCacheError(f"Who may publish job {jid} cannot be checked: {exc}") from exc
-        return LookedUp(jid, minions, returned, barred, denied, unsure)
+        return LookedUp(returned, barred, denied, unsure)
 
     def _access_to(
         self, minions: list[str], load: Mapping[str, Any], askers: Mapping[str, Identity]
@@ -90,18 +90,11 @@ class JobReader:
             unsure.update(standing.unsure)
         return denied, unsure
 
-    def keys(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Return (minions with an accepted key, minions with any key)."""
-        if time.monotonic() - self._keys_at > _KEYS_FRESH:
-            self._keys = compat.minion_keys(self._opts)
-            self._keys_at = time.monotonic()
+    def keys(self, fresh: bool = False) -> tuple[frozenset[str], frozenset[str]]:
+        """Return (minions with an accepted key, minions with any key). :raises OSError: when they cannot be read."""
+        if fresh or time.monotonic() - self._keys_at > _KEYS_FRESH:
+            self._keys, self._keys_at = compat.minion_keys(self._opts), time.monotonic()
         return self._keys
-
-    def check_keys(self, minions: Iterable[str]) -> KeysRead:
-        """Return which of ``minions`` have no key here, accepted or not. :raises OSError: when keys cannot be read."""
-        self._keys_at = 0.0
-        accepted, there = self.keys()
-        return KeysRead(frozenset(minions) - there, not accepted)
 
 
 def of_record(record: Record) -> Iterable[Published | Kill]:

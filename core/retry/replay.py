@@ -256,25 +256,29 @@ class Replays:
             self._queue.want(facts.LookUp(jid, tuple(entry.minion for entry in there), askers))
 
     def returned(self, fact: facts.Returned) -> None:
-        """End the entries whose job was returned, and those whose time to live has passed without a return."""
-        if not fact.searched:
-            self._heard = self._queue.now
-        for minion in fact.minions:
-            entry = self._queue.entry(minion, fact.jid)
-            if entry is not None:
+        self._heard = self._queue.now
+        self._have_returned(fact.jid, (fact.minion,))
+
+    def _have_returned(self, jid: str, minions: Iterable[str]) -> None:
+        for minion in minions:
+            if (entry := self._queue.entry(minion, jid)) is not None:
                 self.end(entry, State.DONE, "the job cache has its return")
-        for minion in fact.missing:
-            entry = self._queue.entry(minion, fact.jid)
+
+    def found(self, effect: facts.FindReturns, returned: frozenset[str]) -> None:
+        """End the entries whose job was returned, and those whose time to live has passed without a return."""
+        self._have_returned(effect.jid, returned)
+        for minion in effect.minions:
+            entry = self._queue.entry(minion, effect.jid)
             if entry is not None and entry.state in (State.PENDING, State.HELD) and entry.expires_at <= self._queue.now:
                 self.end(entry, State.EXPIRED, "its time to live has passed")
 
-    def looked_up(self, fact: facts.LookedUp) -> None:
-        self.returned(facts.Returned(fact.jid, fact.returned, searched=True))
-        for entry in self._queue.at(fact.jid, fact.minions, *LOOKS.values()):
+    def looked_up(self, effect: facts.LookUp, found: facts.LookedUp) -> None:
+        self._have_returned(effect.jid, found.returned)
+        for entry in self._queue.at(effect.jid, effect.minions, *LOOKS.values()):
             minion = entry.minion
             entry.known.take(Evidence.NOT_RETURNED, self._queue.now)
-            denied, unsure = fact.denied.get(minion, ""), fact.unsure.get(minion, "")
-            self._decide(entry, denied=denied, unsure=unsure, barred=minion in fact.barred)
+            denied, unsure = found.denied.get(minion, ""), found.unsure.get(minion, "")
+            self._decide(entry, denied=denied, unsure=unsure, barred=minion in found.barred)
 
     # -- questions and their answers ----------------------------------------------------------------------------------
 
@@ -288,13 +292,13 @@ class Replays:
         doubted = tuple(entry.minion for entry in asked if is_on_record and entry.sent_at is not None)
         self._queue.want(facts.Ask(jid, minions, doubted))
 
-    def asked(self, fact: facts.Asked) -> None:
-        job, now = self._queue.jobs.get(fact.jid), self._queue.now
+    def asked(self, effect: facts.Ask, fact: facts.Asked) -> None:
+        jid, job, now = effect.jid, self._queue.jobs.get(effect.jid), self._queue.now
         refused = fact.applying if job is not None and any(map(runs_states, job.funs)) else frozenset[str]()
         for evidence, minions in fact.told.items():
             if minions and evidence in ANSWERS:
                 self._heard = now
-            for entry in self._queue.at(fact.jid, minions, Step.ASKING):
+            for entry in self._queue.at(jid, minions, Step.ASKING):
                 minion, backlog, known = entry.minion, self._queue.backlogs[entry.minion], entry.known
                 known.take(evidence, now, fact.said.get(minion, Said.NOTHING), fact.ran.get(minion, 0.0))
                 if evidence is Evidence.IDLE:
@@ -304,11 +308,11 @@ class Replays:
                 matches, occupied = minion not in fact.unmatched, minion in refused
                 self._decide(entry, matches=matches, occupied=occupied, false_signs=backlog.false_signs)
         for minion in fact.told.get(Evidence.RUNS, ()):
-            found = self._queue.entry(minion, fact.jid)
+            found = self._queue.entry(minion, jid)
             if found is not None and found.state is not State.RUNNING:  # its replay has ended since (by a pause, say)
                 self.acknowledged(found, proven=True)
         if not fact.more:
-            self._gathered.hasten((ANSWERED, fact.jid), now)
+            self._gathered.hasten((ANSWERED, jid), now)
 
     def acknowledged(self, entry: Entry, proven: bool = False) -> None:
         """
@@ -339,10 +343,10 @@ class Replays:
         if claimed:
             self._queue.want(facts.Claim(jid, tuple(entry.minion for entry in claimed)))
 
-    def claimed(self, fact: facts.Claimed) -> None:
+    def claimed(self, claim: facts.Claim) -> None:
         """Publish what is durably claimed."""
         now, ready = self._queue.now, list[Entry]()
-        for entry in self._queue.at(fact.jid, fact.minions, Step.CLAIMING):
+        for entry in self._queue.at(claim.jid, claim.minions, Step.CLAIMING):
             is_late = now - (entry.sent_at or 0.0) > STALE
             if why := self._why_shut(entry) or ("the store was slow to take the claim" if is_late else ""):
                 entry.known.take(Evidence.REFUSED, now, failure=why)
@@ -356,11 +360,11 @@ class Replays:
         recorded = said.isdisjoint({Said.NOTHING, Said.NOT_SURE})
         named = frozenset(entry.minion for entry in ready if entry.named)
         minions = tuple(entry.minion for entry in ready)
-        self._queue.want(facts.Publish(fact.jid, minions, named, Said.INTERRUPTED in said, recorded))
+        self._queue.want(facts.Publish(claim.jid, minions, named, Said.INTERRUPTED in said, recorded))
 
-    def sent(self, fact: facts.Sent) -> None:
-        for entry in self._queue.at(fact.jid, fact.minions, Step.SENDING):
-            outcome = Evidence.MISSED if entry.minion in fact.missed else Evidence.PUBLISHED
+    def sent(self, publish: facts.Publish, missed: frozenset[str]) -> None:
+        for entry in self._queue.at(publish.jid, publish.minions, Step.SENDING):
+            outcome = Evidence.MISSED if entry.minion in missed else Evidence.PUBLISHED
             entry.known.take(outcome, self._queue.now)
             self._decide(entry)
 

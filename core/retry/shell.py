@@ -246,7 +246,7 @@ class RetryShell:
             return
         self._ports.questions.logged(record)
         if self.machine.entry(record.minion, record.jid) is not None:
-            self.step(facts.Returned(record.jid, frozenset([record.minion])))
+            self.step(facts.Returned(record.minion, record.jid))
 
     def on_read(self) -> None:
         """The log was read to its end: jobs that are not known by now are not this master's."""
@@ -270,7 +270,10 @@ class RetryShell:
             log.warning("The clock was set by %d s; the job_retry engine starts anew", by)
             self._ports.restart()
             return []
-        effects = self.machine.step(fact, self._ports.clock.now())
+        effects, changed = self.machine.step(fact, self._ports.clock.now()), self.machine.queue.changed
+        if changed:
+            self.writer.put(changed)
+            changed.clear()
         for effect in effects:
             self._effects.perform(effect)
         self._alarm.set(self.machine.next_due)

@@ -231,8 +231,8 @@ _TABLE = (
     (
         "a claim is not stored",
         "core/retry/effects.py",
-        "self._writer.when_durable(lambda: self._loop.spawn_callback(self._learn, claimed))",
-        "self._loop.spawn_callback(self._learn, claimed)",
+        "its._writer.durable()",
+        "compat.sleep(0)",
         QUEUE,
     ),
     (

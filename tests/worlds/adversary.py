@@ -272,11 +272,12 @@ class Adversary(Misfortunes, World):
 
     def _note(self, fact):
         """Record the true statements of minions."""
-        if isinstance(fact, facts.Asked):
-            self.begun |= {(minion, fact.jid) for minion in fact.told.get(Evidence.RUNS, ())}
-        elif isinstance(fact, facts.Surveyed):
+        effect = fact.effect if isinstance(fact, facts.Done) else None
+        if isinstance(effect, facts.Ask):
+            self.begun |= {(minion, effect.jid) for minion in fact.found.told.get(Evidence.RUNS, ())}
+        elif isinstance(effect, facts.Inquire):
             jids = self.machine.capture.open.keys()
-            self.begun |= {(m, jid) for m, running in fact.running.items() for jid in running if jid in jids}
+            self.begun |= {(m, jid) for m, running in fact.found.items() for jid in running if jid in jids}
         elif isinstance(fact, facts.Acknowledged) and self.runs[fact.minion, fact.jid]:
             entry, job = self.machine.entry(fact.minion, fact.jid), self.machine.capture.open.get(fact.jid)
             # The engine does not know the minions of a publish that it did not hear.

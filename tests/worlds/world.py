@@ -300,13 +300,9 @@ class Reader(JobReader):
         await self._world.life.wait(self._world.stall)
         return found
 
-    def keys(self):
+    def keys(self, fresh=False):
         names = frozenset(self._world.minions) - self._world.keyless
         return names - self._world.barred, names
-
-    def check_keys(self, minions):
-        accepted, there = self.keys()
-        return facts.KeysRead(frozenset(minions) - there, not accepted)
 
 
 class Store(RetryStore):

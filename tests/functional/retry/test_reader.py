@@ -12,7 +12,7 @@ from saltext.jobs.core.ledger.records import publish_of
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.entry import Limits
-from saltext.jobs.core.retry.facts import KeysRead, Kill
+from saltext.jobs.core.retry.facts import Kill
 from saltext.jobs.core.retry.load import limits_of
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.reader import JobReader, job_of, of_record
@@ -114,7 +114,7 @@ def test_a_minion_without_an_accepted_key_is_left_to_others(opts, job_cache):
     publish(job_cache, ["a", "b", "c"])
     assert reader.read(JID).missing == {"a"}
     assert reader.look_up(JID, ("a", "b"), load_of(), {}).barred == frozenset({"b"})
-    assert reader.check_keys(("a", "b", "c")).gone == {"c"}
+    assert reader.keys() == ({"a"}, {"a", "b"})
 
 
 def test_jobs_of_a_batch_and_jobs_without_stored_returns_are_kept_out():
@@ -195,9 +195,9 @@ def test_a_load_is_never_read_where_minions_may_write(opts, job_cache):
 def test_keys_that_cannot_be_read_do_not_count_as_deleted(opts, job_cache):
     accept(opts, "a")
     reader = reader_of(opts)
-    assert reader.check_keys(("a",)) == KeysRead(frozenset())
+    assert reader.keys(fresh=True) == ({"a"}, {"a"})
     with no_more_files(), pytest.raises(OSError, match="Too many open files"):
-        reader.check_keys(("a",))
+        reader.keys(fresh=True)
     shutil.rmtree(opts["pki_dir"])
     with pytest.raises(OSError, match="No such file"):
-        reader.check_keys(("a",))
+        reader.keys(fresh=True)

@@ -128,7 +128,7 @@ def test_the_loss_of_all_keys_at_once_is_not_believed(caplog):
     world.stop("b")
     world.let_miss("c", "j1", run=60)
     for _ in range(3):
-        world.tell(facts.KeysRead(frozenset({"b", "c"}), none=True))
+        world.tell(facts.Done(facts.CheckKeys(), (frozenset(), frozenset())))
     assert world.machine.total == 2
     assert "None of the 2 minions with a queue has a key: that is not believed" in caplog.text
 
