@@ -232,7 +232,7 @@ class Capture:
             self._turns.sign_of_life((minion,))
 
     def add(self, job: Job, minion: str, reason: str, expires_at: float, state: State = State.PENDING) -> Entry | None:
-        """Queue a job for a minion, and return its new entry, if any."""
+        """Queue a job for a minion that has no entry for it, and return the new one, if there is room."""
         entry = self._queue.add(job, minion, reason, expires_at)
         if entry is None:
             return None

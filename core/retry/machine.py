@@ -217,8 +217,6 @@ class Retry:
                 entry.wanted_at = 0.0
             entry.next_at = min(entry.next_at, now + LONGEST_BACKOFF)
             self.queue.put(job, entry)
-            if entry.state in UNDER_WAY:
-                self.turns.wake(entry.minion, now)
 
     def _restored(self, fact: facts.Restored) -> None:
         self._timers.set(("sweep",), self.now)

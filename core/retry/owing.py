@@ -141,10 +141,9 @@ class Owing:
         return len(there)
 
     def pause(self, _asked: facts.Requested) -> bool:
-        """Pause replays. Returns False if they were paused already."""
+        """Publish no job until ``resume``. Returns False if replays were paused already."""
         is_new, self._turns.paused = not self._turns.paused, True
         self._queue.changed[PAUSED] = None
-        self._replays.shut(self._queue.backlogs)
         return is_new
 
     def resume(self, _asked: facts.Requested) -> bool:

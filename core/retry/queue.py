@@ -132,9 +132,7 @@ class Queue:
     # -- entries come and go ------------------------------------------------------------------------------------------
 
     def add(self, job: Job, minion: str, reason: str, expires_at: float) -> Entry | None:
-        """Queue a job for a minion and return its entry; None if it has one already, or if there is no room."""
-        if self.entry(minion, job.jid) is not None:
-            return None
+        """Queue a job for a minion that has no entry for it, and return the new one; None if there is no room."""
         full = sum(entry.state not in ENDED for entry in self.of(minion, None)) >= self.settings.max_queue_per_minion
         load = 0 if job.jid in self.jobs else job.kilobytes
         if full or self.total + self.kilobytes + load >= self.settings.max_queue:

@@ -156,8 +156,6 @@ class Replays:
     def _go(self, entry: Entry, step: Step, wait: float = 0.0) -> None:
         """Take a replay to its next step, and begin what it waits for."""
         now, minion, jid = self._queue.now, entry.minion, entry.jid
-        if entry.step is Step.TO_SEND:
-            self._outbox.withdraw(minion, jid)
         if entry.step is not step:
             entry.known.go(step)
         if step is Step.TO_ASK:
@@ -177,7 +175,6 @@ class Replays:
             took = now - entry.known.asked_at if gather else 0.0
             self._gathered.join((ANSWERED, jid), minion, now, max(gather, took))
         else:
-            self._queue.timers.cancel(("replay", minion))
             self._gathered.add((LOOK, jid), minion, now + wait)
 
     def _try_again(self, entry: Entry, decision: Again) -> None:
@@ -207,7 +204,6 @@ class Replays:
         """End the replay of an entry, if it has one; the next one may begin."""
         if entry.step is not None:
             self._drop(entry)
-            self._outbox.withdraw(entry.minion, entry.jid)
             self._turns.wake(entry.minion, self._queue.now)
 
     def end(self, entry: Entry, state: State, reason: str) -> None:
@@ -222,13 +218,6 @@ class Replays:
     def remove(self, entry: Entry) -> None:
         self.land(entry)
         self._queue.remove(entry)
-
-    def shut(self, minions: Iterable[str]) -> None:
-        """End the replays to these minions whose job is not claimed yet and may not be sent now."""
-        for minion in minions:
-            entry = self._queue.backlogs[minion].replay
-            if entry and entry.state is State.PENDING and self._why_shut(entry):
-                self.land(entry)
 
     def _why_shut(self, entry: Entry) -> str:
         if self._turns.paused:
@@ -284,13 +273,15 @@ class Replays:
 
     def ask(self, jid: str, minions: tuple[str, ...]) -> None:
         asked = list(self._queue.at(jid, minions, Step.TO_ASK))
+        if not asked:
+            return
         for entry in asked:
             entry.known.go(Step.ASKING)
             entry.known.ask(self._queue.now)
         # A proxy keeps no record of a job with several functions (Salt's ``metaproxy``): it would deny that it began one.
         is_on_record = len(self._queue.jobs[jid].funs) == 1
         doubted = tuple(entry.minion for entry in asked if is_on_record and entry.sent_at is not None)
-        self._queue.want(facts.Ask(jid, minions, doubted))
+        self._queue.want(facts.Ask(jid, tuple(entry.minion for entry in asked), doubted))
 
     def asked(self, effect: facts.Ask, fact: facts.Asked) -> None:
         jid, job, now = effect.jid, self._queue.jobs.get(effect.jid), self._queue.now
@@ -335,13 +326,16 @@ class Replays:
     # -- the claim, the publish, the receipt --------------------------------------------------------------------------
 
     def claim(self, jid: str, minions: tuple[str, ...]) -> None:
-        """Claim what may be published now, and have the claims made durable."""
-        self.shut(minions)
-        claimed = list(self._queue.at(jid, minions, Step.TO_SEND))
-        for entry in claimed:
-            self._go(entry, Step.CLAIMING)
+        """Claim what may be published now, and have the claims made durable. End the replays of what may not."""
+        claimed = []
+        for entry in self._queue.at(jid, minions, Step.TO_SEND):
+            if self._why_shut(entry):
+                self.land(entry)
+            else:
+                self._go(entry, Step.CLAIMING)
+                claimed.append(entry.minion)
         if claimed:
-            self._queue.want(facts.Claim(jid, tuple(entry.minion for entry in claimed)))
+            self._queue.want(facts.Claim(jid, tuple(claimed)))
 
     def claimed(self, claim: facts.Claim) -> None:
         """Publish what is durably claimed."""

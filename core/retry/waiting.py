@@ -115,7 +115,10 @@ class Purpose(enum.Enum):
 
 
 class Outbox:
-    """What waits to be published, at most ``rate`` a second; minions that wait for the same job go together."""
+    """
+    What waits to be published, at most ``rate`` a second; minions that wait for the same job go together. Nothing is taken
+    back: who publishes leaves out minions for which it is no longer wanted.
+    """
 
     def __init__(self, rate: float, timers: Timers) -> None:
         self._rate, self._timers = rate, timers
@@ -129,14 +132,6 @@ class Outbox:
         if wanted or purpose is Purpose.SURVEY:
             self._waiting[purpose].setdefault(jid, {}).update(wanted)
 
-    def withdraw(self, minion: str, jid: str) -> None:
-        """Take back the job or question that waits for a minion."""
-        for waiting in self._waiting.values():
-            if minion in waiting.get(jid, ()):
-                del waiting[jid][minion]
-                if not waiting[jid]:
-                    del waiting[jid]
-
     def release(self, now: float) -> Iterator[tuple[Purpose, str, tuple[str, ...]]]:
         """Yield purpose, jid and minions of what may be published by now."""
         gained = (now - self._filled) * self._rate
@@ -149,4 +144,3 @@ class Outbox:
             purpose = next(purpose for purpose in Purpose if self._waiting[purpose])
             jid = next(iter(self._waiting[purpose]))
             yield purpose, jid, tuple(self._waiting[purpose].pop(jid))
-        self._timers.cancel(("rate",))
