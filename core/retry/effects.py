@@ -93,7 +93,9 @@ class Effects:
         """Begin an effect. A failure is logged, and does not keep the next effect from being done."""
         try:
             if isinstance(effect, facts.Announce):
-                self._announce(effect)
+                self.announced[effect.kind] += 1
+                payload = {name: value for name, value in vars(effect).items() if name != "kind"}
+                self._ports.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
             elif type(effect) in FINDS:
                 self._loop.spawn_callback(self._find, effect, FINDS[type(effect)][1](self, effect))
         except Exception:
@@ -204,13 +206,6 @@ class Effects:
 
         with contextlib.suppress(NoMinionMatched):
             await self._ports.questions.ping(asked, self._timeout, told, hint=True)
-
-    # -- the bus and the log ------------------------------------------------------------------------------------------
-
-    def _announce(self, effect: facts.Announce) -> None:
-        self.announced[effect.kind] += 1
-        payload = {name: value for name, value in vars(effect).items() if name != "kind"}
-        self._ports.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
 
 
 def answer_time(opts: Mapping[str, Any]) -> float:

@@ -222,6 +222,10 @@ class Retry:
         self._timers.set(("sweep",), self.now)
         self._timers.set(("connected",), self.now + _CONNECTED)
         self.capture.restore(fact.watched)
+        # A record that was recovered may be of an entry that an operator has removed since.
+        for jid, watched in fact.watched.items():
+            for entry in self.queue.at(jid, watched.settled):
+                self._replays.remove(entry)
 
     def _end_due(self, minion: str) -> None:
         following = math.inf

@@ -107,18 +107,17 @@ class Queue:
     def of(self, minion: str | None, jid: str | None) -> list[Entry]:
         """Return the entries of one minion or, with None, of all; and of one job or, with None, of all."""
         if jid is not None:
-            minions = self.minions_of(jid) if minion is None else [minion]
-            return [entry for name in minions if (entry := self.entry(name, jid)) is not None]
+            return list(self.at(jid, self.minions_of(jid) if minion is None else [minion]))
         if minion is None:
             return list(self.entries())
         backlog = self.backlogs.get(minion)
         return list(backlog.entries.values()) if backlog else []
 
     def at(self, jid: str, minions: Iterable[str], *steps: Step) -> Iterator[Entry]:
-        """Yield the entries of a job whose replays are at one of these steps, ordered by minion."""
+        """Yield the entries of a job whose replays are at one of these steps, or all, ordered by minion."""
         for minion in sorted(minions):
             entry = self.entry(minion, jid)
-            if entry is not None and entry.step in steps:
+            if entry is not None and (not steps or entry.step in steps):
                 yield entry
 
     def has_answered(self, entry: Entry) -> bool:

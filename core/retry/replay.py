@@ -249,16 +249,14 @@ class Replays:
         self._have_returned(fact.jid, (fact.minion,))
 
     def _have_returned(self, jid: str, minions: Iterable[str]) -> None:
-        for minion in minions:
-            if (entry := self._queue.entry(minion, jid)) is not None:
-                self.end(entry, State.DONE, "the job cache has its return")
+        for entry in self._queue.at(jid, minions):
+            self.end(entry, State.DONE, "the job cache has its return")
 
     def found(self, effect: facts.FindReturns, returned: frozenset[str]) -> None:
         """End the entries whose job was returned, and those whose time to live has passed without a return."""
         self._have_returned(effect.jid, returned)
-        for minion in effect.minions:
-            entry = self._queue.entry(minion, effect.jid)
-            if entry is not None and entry.state in (State.PENDING, State.HELD) and entry.expires_at <= self._queue.now:
+        for entry in self._queue.at(effect.jid, effect.minions):
+            if entry.state in (State.PENDING, State.HELD) and entry.expires_at <= self._queue.now:
                 self.end(entry, State.EXPIRED, "its time to live has passed")
 
     def looked_up(self, effect: facts.LookUp, found: facts.LookedUp) -> None:
@@ -298,10 +296,9 @@ class Replays:
                     backlog.free_at = 0.0
                 matches, occupied = minion not in fact.unmatched, minion in refused
                 self._decide(entry, matches=matches, occupied=occupied, false_signs=backlog.false_signs)
-        for minion in fact.told.get(Evidence.RUNS, ()):
-            found = self._queue.entry(minion, jid)
-            if found is not None and found.state is not State.RUNNING:  # its replay has ended since (by a pause, say)
-                self.acknowledged(found, proven=True)
+        for entry in self._queue.at(jid, fact.told.get(Evidence.RUNS, ())):
+            if entry.state is not State.RUNNING:  # its replay has ended since
+                self.acknowledged(entry, proven=True)
         if not fact.more:
             self._gathered.hasten((ANSWERED, jid), now)
 

@@ -129,16 +129,10 @@ class RetryShell:
             await self._at_last(self._store_worker, self._ports.store.write, {CURSOR: self._cursor.as_record()})
         owed = await self._at_last(self._store_worker, self._ports.store.read)
         watched = await self._at_last(self._store_worker, self._ports.store.watched, self._ports.clock.now())
-        # A record that was recovered may be of an entry that an operator has removed since.
-        settled = {(minion, jid) for jid, job in watched.items() for minion in job.settled}
-        removed = settled.intersection((entry.minion, entry.jid) for entry, _ in owed)
-        owed = [(entry, job) for entry, job in owed if (entry.minion, entry.jid) not in removed]
         for start in range(0, len(owed), _PART):
             self.machine.take_up(owed[start : start + _PART], self._ports.clock.now())
             gc.freeze()  # a pass of the collector stops all else, so it must not walk through long-lived entries
             await compat.sleep(0)
-        # Not before: what is put is written soon, as the machine has it by then.
-        self.writer.put(key for name, jid in removed for key in (Key(Kind.JOB, jid), Key(Kind.ENTRY, jid, name)))
         self.step(facts.Restored(watched))
         self.restored = True
         gap, before = self._proof.start(), self._cursor
@@ -306,27 +300,24 @@ class RetryShell:
         Have the machine do what is asked for, after earlier requests and all that the log tells by now, and return its
         answer. A batch does not wait for the answer to its hand-over, so what fails now is tried again.
         """
+        jid, read = request.get("jid"), None
         try:
             async with self._turn:
-                return await self._answer(request)
+                if request["do"] == "enqueue":
+                    read = await self._cache_worker.call(self._ports.reader.read, str(jid))
+                await self._proof.read_on()
+                for effect in self.step(facts.Requested(request, read)):
+                    if isinstance(effect, facts.Answer):
+                        return effect.value
+                raise NotYet("The engine starts anew")
         except (OSError, JobCacheError, StateError) as exc:
             if request.get("batch"):
-                raise NotYet(f"Batch {request.get('jid')} cannot hand minions over now: {exc}") from exc
+                raise NotYet(f"Batch {jid} cannot hand minions over now: {exc}") from exc
             raise
         except ValueError as exc:
             if request.get("batch"):
-                log.error("The retry queue takes no minion of batch %s over: %s", request.get("jid"), exc)
+                log.error("The retry queue takes no minion of batch %s over: %s", jid, exc)
             raise
-
-    async def _answer(self, request: Mapping[str, Any]) -> int | bool:
-        read = None
-        if request["do"] == "enqueue":
-            read = await self._cache_worker.call(self._ports.reader.read, str(request.get("jid")))
-        await self._proof.read_on()
-        for effect in self.step(facts.Requested(request, read)):
-            if isinstance(effect, facts.Answer):
-                return effect.value
-        raise NotYet("The engine starts anew")
 
     # -- maintenance --------------------------------------------------------------------------------------------------
 
