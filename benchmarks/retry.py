@@ -29,7 +29,7 @@ import salt.config
 import salt.payload
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.delivery.known import Evidence
+from saltext.jobs.core.delivery.known import Answers, Evidence
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.ledger.log import Writer
 from saltext.jobs.core.ledger.records import return_of
@@ -404,7 +404,7 @@ def forge(minions, owed, minutes, every):
                 elif isinstance(effect, facts.FindReturns):
                     asked.append((now, facts.Done(effect, frozenset())))
                 elif isinstance(effect, facts.Ask):
-                    silent = facts.Asked({Evidence.SILENT: frozenset(effect.minions)})
+                    silent = Answers({Evidence.SILENT: frozenset(effect.minions)})
                     asked.append((now + 10.0, facts.Done(effect, silent)))
 
     shell = stage.build(Answered)

@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "store": BASE | {"disk", "display", "ledger", "postgresql", "site", "sqlite"},
     "master": BASE | {"disk", "display", "ledger", "site", "store"},
     "engine": BASE | {"disk", "ledger", "master", "site"},
-    "delivery": set(),
+    "delivery": BASE | {"engine", "master"},
     "batch": GROUND | {"delivery"},
     "retry": GROUND | {"delivery"},
     "recorder": GROUND,

@@ -20,7 +20,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # -- where it stands ---------------------------------------------------------------------------------------------------
 
@@ -139,6 +139,19 @@ _OUTCOMES = {
     Evidence.FORBIDDEN: Outcome.NOT_SENT,
     Evidence.MISSED: Outcome.IN_DOUBT,  # the minion may hear it nevertheless, and match the target by itself
 }
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What minions say about a job. ``said``, ``ran``, ``applying`` and ``free`` are about those that do not run it."""
+
+    told: Mapping[Evidence, frozenset[str]]  # what they have shown; returns that they had kept are stored by now
+    said: Mapping[str, Said] = field(default_factory=dict)  # what their records say of the job, if they keep any
+    ran: Mapping[str, float] = field(default_factory=dict)  # when they last began it, by their records and clocks
+    unmatched: frozenset[str] = frozenset()  # the job's target does not match them
+    applying: frozenset[str] = frozenset()  # they run states
+    free: frozenset[str] = frozenset()  # they run nothing at all, and their answer holds for every other job too
+    more: bool = False  # the question goes on, and others may still answer
 
 
 class Verdict(enum.Enum):

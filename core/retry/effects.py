@@ -10,13 +10,14 @@ import collections
 import contextlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.boot import since_boot
-from saltext.jobs.core.delivery.known import Evidence, Said
+from saltext.jobs.core.delivery import asking
+from saltext.jobs.core.delivery.known import Answers, Evidence
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.display.text import counted
 from saltext.jobs.core.engine.alarm import Clock
@@ -26,14 +27,13 @@ from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.engine.writer import Writer
-from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
+from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.ledger.log import Position, Reader
 from saltext.jobs.core.lines import Quiet
-from saltext.jobs.core.master import events, once
+from saltext.jobs.core.master import events
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import Job, Key
+from saltext.jobs.core.retry.entry import Key
 from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.reader import JobReader
@@ -120,58 +120,20 @@ class Effects:
         load = self._machine.jobs[jid].load
         return await self._look(look_up, jid, effect.minions, load, effect.askers)
 
-    async def _returned(self, jid: str, minions: Collection[str]) -> frozenset[str]:
-        return frozenset(await self._look(self._ports.returns.of, jid, minions))
+    async def _find_returns(self, effect: facts.FindReturns) -> frozenset[str]:
+        return frozenset(await self._look(self._ports.returns.of, effect.jid, effect.minions))
 
     # -- minions ------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, effect: facts.Ask) -> facts.Asked:
-        jid, job = effect.jid, self._machine.jobs[effect.jid]
+    async def _ask(self, effect: facts.Ask) -> Answers:
+        def told(answers: Awaitable[Answers]) -> None:
+            self._loop.spawn_callback(self._find, effect, answers)
 
-        def told(said: Found) -> None:
-            # Minions that have answered need not wait for the others.
-            self._loop.spawn_callback(self._find, effect, self._asked(job, said, True))
-
+        job = self._machine.jobs[effect.jid]
         # The job's own target: a minion may no longer match it.
         expression = None if job.obstacle else expression_of(job.load)
-        find = self._ports.questions.find_job
-        try:
-            said = await find(jid, effect.minions, self._timeout, told, expression, effect.doubted)
-        except NoMinionMatched:  # the key of none is accepted now
-            return facts.Asked({Evidence.SILENT: frozenset(effect.minions)})
-        return await self._asked(job, said, False)
-
-    async def _asked(self, job: Job, said: Found, more: bool) -> facts.Asked:
-        jid, fun = job.jid, job.load.get("fun")
-        others = said.others(jid, fun)
-        stored = await self._store_returns(jid, fun, {m: kept for m, kept in said.ran.items() if m not in others})
-        records = dict[str, Said]()
-        if once.is_recorded(job.funs, job.load.get("kwargs")):
-            age = abs(self._ports.clock.now() - job.published_at)  # the clock may have been set back
-            records = {minion: Said.of(record.about(age)) for minion, record in said.records.items()}
-        records |= dict.fromkeys(others, Said.INTERRUPTED)
-        told = {
-            # A minion whose return cannot be stored now is asked again.
-            Evidence.UNASKED: frozenset(said.ran) - stored - others,
-            Evidence.FETCHED: stored,
-            Evidence.RUNS: said.running,
-            Evidence.IDLE: said.idle | others,
-            Evidence.UNPROVEN: said.unproven & said.silent,
-            Evidence.SILENT: said.silent - said.unproven,
-        }
-        ran = {minion: record.at for minion, record in said.records.items()}
-        return facts.Asked(told, said.unmatched, records, ran, said.applying, said.free, more)
-
-    async def _store_returns(self, jid: str, fun: Any, returns: Mapping[str, Any]) -> frozenset[str]:
-        if not returns:
-            return frozenset()
-        try:
-            await self._look(self._ports.cache.store_kept, jid, fun, returns)
-            return await self._returned(jid, returns.keys())
-        except JobCacheError as exc:
-            told = "Returns that minions have kept of job %s cannot be stored now: %s"
-            self._quiet.warning(jid, told, jid, exc)
-            return frozenset()
+        about = asking.About(job.jid, job.load.get("fun"), job.load.get("kwargs"), job.published_at)
+        return await asking.ask(self._ports, about, effect.minions, self._timeout, told, expression, effect.doubted)
 
     async def _publish(self, effect: facts.Publish) -> frozenset[str]:
         job = self._machine.jobs[effect.jid]
@@ -217,7 +179,7 @@ def answer_time(opts: Mapping[str, Any]) -> float:
 FINDS: dict[type, tuple[str, Callable[[Effects, Any], Awaitable[Any]]]] = {
     facts.Read: ("read job {jid}", lambda its, effect: its._look(its._ports.reader.read, effect.jid)),
     facts.LookUp: ("look up job {jid}", Effects._look_up),
-    facts.FindReturns: ("look for returns of job {jid}", lambda its, e: its._returned(e.jid, e.minions)),
+    facts.FindReturns: ("look for returns of job {jid}", Effects._find_returns),
     facts.Ask: ("ask {count} about job {jid}", Effects._ask),
     facts.Inquire: (
         "ask {count} which jobs they run",

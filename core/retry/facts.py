@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from saltext.jobs.core.delivery.known import Evidence, Said
+from saltext.jobs.core.delivery.known import Evidence
 from saltext.jobs.core.retry.entry import Job, Watched
 from saltext.jobs.core.users import Identity
 
@@ -125,19 +125,6 @@ class LookedUp:
     unsure: Mapping[str, str] = field(default_factory=dict)  # it is not known whether it may be
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What minions say about a job. ``said``, ``ran``, ``applying`` and ``free`` are about those that do not run it."""
-
-    told: Mapping[Evidence, frozenset[str]]  # what they have shown; returns that they had kept are stored by now
-    unmatched: frozenset[str] = frozenset()  # the job's target does not match them
-    said: Mapping[str, Said] = field(default_factory=dict)  # what their records say of the job, if they keep any
-    ran: Mapping[str, float] = field(default_factory=dict)  # when they last began it, by their records and clocks
-    applying: frozenset[str] = frozenset()  # they run states
-    free: frozenset[str] = frozenset()  # they run nothing at all, and their answer holds for every other job too
-    more: bool = False  # the question goes on, and others may still answer
-
-
 # -- facts: from the store and from operators -------------------------------------------------------------------------
 
 
@@ -201,7 +188,7 @@ class FindReturns(OfMinions):
 @dataclass(frozen=True)
 class Ask(OfMinions):
     """
-    Ask minions about a job, and store the returns that they have kept. Gives Asked, also as they answer. It takes a second
+    Ask minions about a job, and store the returns that they have kept. Gives Answers, also as they answer. It takes a second
     publish if some of the ``doubted`` ones, which may have begun the job, show no records: a proxy shows them only if asked
     for nothing else.
     """

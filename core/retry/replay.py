@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-from saltext.jobs.core.delivery.known import ANSWERS, LOOKS, RESTING, Evidence, Said, Step
+from saltext.jobs.core.delivery.known import ANSWERS, LOOKS, RESTING, Answers, Evidence, Said, Step
 from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import UNDER_WAY, Entry, State
@@ -281,7 +281,7 @@ class Replays:
         doubted = tuple(entry.minion for entry in asked if is_on_record and entry.sent_at is not None)
         self._queue.want(facts.Ask(jid, tuple(entry.minion for entry in asked), doubted))
 
-    def asked(self, effect: facts.Ask, fact: facts.Asked) -> None:
+    def asked(self, effect: facts.Ask, fact: Answers) -> None:
         jid, job, now = effect.jid, self._queue.jobs.get(effect.jid), self._queue.now
         refused = fact.applying if job is not None and any(map(runs_states, job.funs)) else frozenset[str]()
         for evidence, minions in fact.told.items():
