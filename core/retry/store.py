@@ -45,8 +45,6 @@ log = lines.logger(__name__)
 #: Records to write, by key; None removes the record.
 Changes = Mapping[Key, Mapping[str, Any] | None]
 T = TypeVar("T")
-#: Entries that are read before the collector is told of them.
-_PART = 2000
 
 
 class Cursor(NamedTuple):
@@ -113,12 +111,12 @@ class RetryStore:
 
     def read(self) -> list[tuple[Entry, Job]]:
         """Return the whole queue, for an engine."""
-        found = list[tuple[Entry, Job]]()
-        for owed in self.entries():
-            found.append(owed)
-            if len(found) % _PART == 0:
-                gc.freeze()  # a pass of the collector stops all else, so it must not walk through what lives for long
-        return found
+        gc.disable()  # a pass of the collector stops all else, so it must not walk through what lives for long
+        try:
+            return list(self.entries())
+        finally:
+            gc.freeze()
+            gc.enable()
 
     def done(self, jid: str, minion: str | None = None) -> dict[str, dict[str, Any]]:
         """Return the records of the entries of a job, or of one of them, that ended with its return, by minion."""
