@@ -27,7 +27,7 @@ from saltext.jobs.core.options import kinds
 if TYPE_CHECKING:
     from saltext.jobs.core.master import caller
     from saltext.jobs.core.retry.entry import Entry, Job
-    from saltext.jobs.core.retry.load import Waiting
+    from saltext.jobs.core.retry.queue import Waiting
     from saltext.jobs.core.retry.store import RetryStore
 
 __virtualname__ = JOB_RETRY
@@ -516,7 +516,7 @@ def _store() -> RetryStore:
 def _waiting() -> Waiting:
     from saltext.jobs.core.options import engine_options, read_settings
     from saltext.jobs.core.options.engines import RetrySettings
-    from saltext.jobs.core.retry.load import Waiting
+    from saltext.jobs.core.retry.queue import Waiting
 
     try:
         settings = read_settings(

@@ -34,9 +34,8 @@ from saltext.jobs.core.master import events
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Key
-from saltext.jobs.core.retry.load import expression_of, narrowed
 from saltext.jobs.core.retry.machine import Retry
-from saltext.jobs.core.retry.reader import JobReader
+from saltext.jobs.core.retry.reader import JobReader, expression_of, narrowed
 from saltext.jobs.core.retry.store import Changes, RetryStore
 from saltext.jobs.core.site import site_of
 

@@ -275,5 +275,30 @@ class Queue:
         return job.published_at + self.ttl_of(job)
 
 
+class Waiting:
+    """Tells operators for which window an entry waits, and when that opens. It must never differ from the machine."""
+
+    def __init__(self, settings: RetrySettings, now: float) -> None:
+        self._settings, self._now = settings, now
+        self._opens: dict[Hours, float | None] = {}
+
+    def of(self, entry: Entry, job: Job) -> tuple[str | None, float | None]:
+        """Return (what an entry waits for besides its minion, Unix time at which that comes); each None if there is none."""
+        hours = hours_of(job.limits, self._settings)
+        if hours is None or entry.state is not State.PENDING:
+            return None, None
+        if hours not in self._opens:
+            try:
+                self._opens[hours] = next_opening(None, *hours, self._now).opens
+            except ValueError:
+                self._opens[hours] = None
+        opens = self._opens[hours]
+        if opens is not None and opens <= self._now:
+            return None, None
+        zone = f" ({hours[1]})" if hours[1] else ""
+        when = ", which opens at no known time" if opens is None else ", which opens after it expires"
+        return f"its window {hours[0]}{zone}{when if opens is None or opens >= entry.expires_at else ''}", opens
+
+
 def matches(fun: str, globs: Iterable[str]) -> bool:
     return any(fnmatchcase(fun, glob) for glob in globs)

@@ -8,7 +8,7 @@ import salt.config
 import salt.loader
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.retry.load import narrowed
+from saltext.jobs.core.retry.reader import narrowed
 
 #: Ids that Salt accepts. A compound target is split at blanks, and a list in it at commas.
 ODD = ["web 1", "a,b", "ü x", "w[1]", "a.b", "x(1)", "it's it", "-a, $z", "$y", "a"]

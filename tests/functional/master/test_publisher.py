@@ -14,7 +14,7 @@ from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.postgresql.lease import Superseded
-from saltext.jobs.core.retry.load import limits_of
+from saltext.jobs.core.retry.reader import limits_of
 from tests.user import USER
 from tests.waiting import stretched
 

@@ -13,9 +13,8 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.entry import Limits
 from saltext.jobs.core.retry.facts import Kill
-from saltext.jobs.core.retry.load import limits_of
 from saltext.jobs.core.retry.queue import Queue
-from saltext.jobs.core.retry.reader import JobReader, job_of, of_record
+from saltext.jobs.core.retry.reader import JobReader, job_of, limits_of, of_record
 from saltext.jobs.core.site import site_of
 from tests.database import begin_another_log
 from tests.faults import no_more_files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.retry.load import expression_of, narrowed, obstacle
+from saltext.jobs.core.retry.reader import expression_of, narrowed, obstacle
 
 
 def load(tgt, tgt_type, **options):
