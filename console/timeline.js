@@ -96,13 +96,15 @@ export class Timeline {
 
   #curves(batch, runs, begin, now, left, rate) {
     const { ended, flying } = curvesOf(this.members, runs, begin, now);
-    const end = now + (left ?? 0);
+    // Room for the level that is reached at the end of the batch: minions may all end at that moment.
+    const until = Number.isFinite(batch.finished) ? now + Math.max(now - begin, 0.1) / 25 : now;
+    const end = until + (left ?? 0);
     const x = (when) => (WIDTH * Math.min(1, Math.max(0, (when - begin) / (end - begin || 1)))).toFixed(1);
     const line = (points, of, most) => points.flatMap(([when, ...values], index) => {
       const y = (value) => (HEIGHT - ((HEIGHT - 2) * value) / most).toFixed(1);
       return [...(index ? [`${x(when)},${y(of(points[index - 1].slice(1)))}`] : []), `${x(when)},${y(of(values))}`];
     }).join(" ");
-    const area = (points) => `${x(begin)},${HEIGHT} ${points} ${x(now)},${HEIGHT}`;
+    const area = (points) => `${x(begin)},${HEIGHT} ${points} ${x(until)},${points.split(",").at(-1)} ${x(until)},${HEIGHT}`;
     const total = batch.total || 1;
     const [all, wrong] = [line(ended, ([size]) => size, total), line(ended, ([, bad]) => bad, total)];
     const last = ended.at(-1)[1];

@@ -35,6 +35,11 @@ export function isUnsent(batch) {
   return batch.publishes === 0;
 }
 
+/** The jid of the batch with which the retries of one have succeeded on all its minions; else undefined. */
+export function mendedBy({ retries = [], unmended = {} }) {
+  return Object.keys(unmended).length ? undefined : retries.at(-1);
+}
+
 /** How many minions a retry could repeat, by state: those without success, but not what is queued nor what a retry has mended, and after the end those not reached. */
 export function retriable(batch) {
   const left = batch.unmended ?? batch;
@@ -49,6 +54,7 @@ export function isScheduled(batch) {
 
 /** The state of a batch in one word, as in `salt-run batch.list`: `complete` does not say whether all went well. */
 export function word(batch) {
+  if (mendedBy(batch)) return "mended";
   if (batch.state === "complete") return (batch.success === undefined ? !batch.failed : batch.success) ? "succeeded" : "unsuccessful";
   if (batch.state === "running" && batch.blocked_reason && !batch.active) return "waiting";
   if (batch.state !== "paused" || !batch.paused_by || isHeld(batch)) return batch.state;
@@ -56,7 +62,7 @@ export function word(batch) {
 }
 
 /** All these words; those that an operator looks for come first. */
-export const WORDS = ["unsuccessful", "halted", "paused", "waiting", "scheduled", "running", "stopping", "succeeded"];
+export const WORDS = ["unsuccessful", "halted", "paused", "waiting", "scheduled", "running", "stopping", "mended", "succeeded"];
 
 /** Whether a text is in what a batch runs, its target, its user or its jid. */
 export function isLike(batch, text) {

@@ -3,7 +3,7 @@
 import { confirm, open } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { ago, count, duration, line, many, moment, name, target } from "../format.js";
-import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, called, command, counted, done, isHeld, isOver, isScheduled, isUnsent, optionsOf, pace, retriable, stagesOf, word } from "../model/batches.js";
+import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, called, command, counted, done, isHeld, isOver, isScheduled, isUnsent, mendedBy, optionsOf, pace, retriable, stagesOf, word } from "../model/batches.js";
 import { draftOf } from "../model/draft.js";
 import { Members } from "../model/members.js";
 import { Reader } from "../reader.js";
@@ -136,7 +136,7 @@ export class BatchView {
     say(this.done, counts(batch));
     say(this.note, this.remark(now));
     // Only a note that needs an operator has the colour of a warning.
-    this.note.classList.toggle("remark", Boolean(app.silent("batch_manager") || batch.halted_reason || batch.state === "paused" || word(batch) === "waiting"));
+    this.note.classList.toggle("remark", !mendedBy(batch) && Boolean(app.silent("batch_manager") || batch.halted_reason || batch.state === "paused" || word(batch) === "waiting"));
     this.drawStages(batch);
     this.drawTimeline(batch, now);
     const options = optionsOf(batch);
@@ -161,8 +161,8 @@ export class BatchView {
     this.origin.set(line(batch.parent));
     this.parent.hidden = !batch.parent;
     const retries = batch.retries ?? [];
-    const left = Object.entries(retriable(batch)).map(([state, minions]) => `${count(minions)} ${name(state)}`).join(", ");
-    replace(this.retried, "Retried by", ...retries.flatMap((one) => [" ", el("a", { href: to("batches", one) }, line(one))]), left ? `. Still without success: ${left}.` : ". Nothing is left to retry.");
+    const left = Object.entries(batch.unmended ?? {}).map(([state, minions]) => `${count(minions)} ${name(state)}`).join(", ");
+    replace(this.retried, mendedBy(batch) ? "Mended by" : "Retried by", ...retries.flatMap((one) => [" ", el("a", { href: to("batches", one) }, line(one))]), left && `. Still without success: ${left}.`);
     this.retried.hidden = !retries.length;
     this.drawButtons();
   }
@@ -300,19 +300,23 @@ export class BatchView {
 
   async retry() {
     const { batch } = this;
-    const { pending, ...left } = retriable(batch);
-    const kinds = Object.entries(left).map(([state, minions]) => [state, `${name(state)} (${count(minions)})${state === "lost" ? ": may have run it, see why below the timeline" : ""}`]);
-    const boxes = [...kinds, ["all", `all ${many(Object.values(retriable(batch)).reduce((sum, some) => sum + some, 0), "minion")} on which it did not succeed${pending ? `, ${count(pending)} of them not reached` : ""}`]].map(([value, text], index) => [value, text, el("input", { type: "radio", name: "which", id: `which-${value}`, value, checked: index === 0 })]);
-    const chosen = await open(`Retry batch ${this.jid}?`, [
+    const told = { lost: ", which may have run it: see why below the timeline", pending: ", which it was not sent to" };
+    const boxes = Object.entries(retriable(batch)).map(([state, minions], index) => {
+      const box = el("input", { type: "checkbox", value: state, checked: index === 0 });
+      return { box, node: el("label", { class: "choice" }, box, el("span", {}, `${many(minions, "minion")}: ${name(state)}${told[state] ?? ""}`)) };
+    });
+    const chosen = () => boxes.filter(({ box }) => box.checked).map(({ box }) => box.value);
+    const start = el("button", { type: "button", class: "primary" }, "Start the new batch");
+    const minions = el("fieldset", { onchange: () => { start.disabled = !chosen().length; } }, el("legend", {}, "Minions"), boxes.map(({ node }) => node));
+    const which = await open(`Retry batch ${this.jid}?`, [
       el("p", {}, `A new batch runs this again, with the same options, on these minions:`),
-      el("pre", {}, line(command(batch), 500)),
-      el("div", { role: "radiogroup", "aria-label": "Minions" }, boxes.map(([value, text, box]) => el("p", {}, box, " ", el("label", { for: `which-${value}` }, text)))),
-    ], (close) => [
-      el("button", { type: "button", class: "primary", onclick: () => close(boxes.find(([, , box]) => box.checked)[0]) }, "Start the new batch"),
-      el("button", { type: "button", onclick: () => close() }, "Cancel"),
-    ]);
-    if (!chosen) return;
-    const started = await this.app.act("batch.retry", { jid: this.jid, which: chosen }, (value) => `Batch ${value.jid} is started on ${many(value.total, "minion")}.`);
+      el("pre", {}, line(command(batch), 500)), minions,
+    ], (close) => {
+      start.addEventListener("click", () => close(chosen()));
+      return [start, el("button", { type: "button", onclick: () => close() }, "Cancel")];
+    });
+    if (!which) return;
+    const started = await this.app.act("batch.retry", { jid: this.jid, which }, (value) => `Batch ${value.jid} is started on ${many(value.total, "minion")}.`);
     if (started) location.hash = to("batches", started.jid);
   }
 

@@ -2,7 +2,7 @@
 
 import { el, say, set, to } from "../dom.js";
 import { ago, count, duration, line, target, tempo } from "../format.js";
-import { Batches, WORDS, called, isLike, isOver, isUnsent, pace, whyHalted, word } from "../model/batches.js";
+import { Batches, WORDS, called, isLike, isOver, isUnsent, mendedBy, pace, whyHalted, word } from "../model/batches.js";
 import { Reader } from "../reader.js";
 import { Table, Trouble, badge, bar, cell, counts } from "./parts.js";
 
@@ -64,7 +64,6 @@ export class BatchesView {
       node.hidden = !many && !this.words.has(one);
       set(node, "aria-pressed", String(this.words.has(one)));
     }
-    this.retries = new Map(all.filter((batch) => batch.parent).sort((a, b) => a.created - b.created).map((batch) => [batch.parent, batch]));
     const rows = all.filter((batch) => (!this.words.size || this.words.has(word(batch))) && isLike(batch, this.search.value));
     this.table.most = Math.max(this.table.most, this.limit);
     this.table.draw(rows, all.length ? "No batch matches." : this.batches.read ? "There is no batch." : this.trouble.node.hidden ? "Reading…" : "");
@@ -90,7 +89,6 @@ export class BatchesView {
 
   row(batch) {
     const { app } = this;
-    const retries = () => this.retries;
     const [state, progress, done, speed, note] = [badge(), bar(), cell(), cell(), cell("span", { class: "quiet" })];
     const [started, took] = [cell("time"), cell("span", { class: "quiet" })];
     const [fun, tgt, user] = [cell("a", { href: to("batches", batch.jid) }), cell("span", { class: "id" }), cell("span", { class: "quiet" })];
@@ -115,8 +113,9 @@ export class BatchesView {
         state.set(line(word(now), 20));
         progress.set(now);
         done.set(counts(now));
-        const again = now.success === true ? null : retries().get(now.jid);
-        note.set([remark(now, app.silent("batch_manager")), again && `retried: ${word(again)}`].filter(Boolean).join(", "));
+        const mended = mendedBy(now);
+        const again = now.retries?.length && `${mended ? "mended" : "retried"} by ${line(now.retries.at(-1), 40)}`;
+        note.set([!mended && remark(now, app.silent("batch_manager")), again].filter(Boolean).join(", "));
         const { rate, eta } = pace(now, app.api.now());
         speed.set([rate >= 0.05 && `${tempo(rate)} a minute`, eta !== null && `${duration(eta)} left`].filter(Boolean).join(", "));
         started.set(ago(now.created, app.api.now()));

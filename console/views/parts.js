@@ -3,7 +3,7 @@
 import { warn } from "../dialog.js";
 import { el, keyed, replace, say, set } from "../dom.js";
 import { count, name } from "../format.js";
-import { STATES, done } from "../model/batches.js";
+import { STATES, done, mendedBy } from "../model/batches.js";
 
 /** Says what could not be read. */
 export class Trouble {
@@ -77,6 +77,7 @@ export function bar() {
       parts.forEach((part, index) => {
         part.style.width = `${(100 * (batch[STATES[index]] || 0)) / total}%`;
       });
+      node.classList.toggle("mended", Boolean(mendedBy(batch)));
       set(node, "aria-valuemax", total);
       set(node, "aria-valuenow", Math.min(total, Math.max(0, done(batch))));
       set(node, "aria-valuetext", counts(batch));

@@ -382,6 +382,33 @@ def test_a_kill_is_asked_about_once_and_says_what_it_will_do(page, api):
     assert stops == [{"jid": JID, "kill": True}]
 
 
+def test_a_retry_takes_the_kinds_of_minions_that_are_ticked_and_a_mended_batch_is_calm(page, api):
+    asked = []
+    batch = summary(completed=3, failed=2, lost=1, state="halted", halted_reason="max_failures", finished=time.time())
+    together = minions_of({**dict.fromkeys("abc", "completed"), "d": "failed", "e": "failed", "f": "lost"})
+    has_batch(api, batch, {name: {**record, "since": batch["finished"]} for name, record in together.items()})
+    api.runners["batch.retry"] = lambda **how: asked.append(how) or summary("2", pending=3)
+    page.enter(api.login(), f"batches/{JID}")
+    wait_for(lambda: page.exists(".timeline polygon"), what="the progress is drawn")
+    filled = "return document.querySelector('.timeline polygon').isPointInFill(new DOMPoint(297, 80))"
+    assert page.chrome.execute_script(filled), "all ended together, at the end"
+    page.click("Retry…")
+    assert page.text("dialog fieldset").split("\n")[1:] == [
+        "2 minions: failed",
+        "1 minion: lost, which may have run it: see why below the timeline",
+    ]
+    for box in page.all("dialog input"):
+        box.click()
+    page.click("Start the new batch", "dialog")
+    wait_for(lambda: asked == [{"jid": JID, "which": ["lost"]}], what=lambda: f"a retry of one kind: {asked}")
+    has_batch(api, {**batch, "retries": ["2"], "unmended": {}}, together)
+    page.go("batches")
+    page.wait_text("mended by 2", "tbody")
+    page.go(f"batches/{JID}")
+    page.wait_text("Mended by 2")
+    assert page.all(".badge[data-state=mended]") and page.find("Retry…") is None
+
+
 def test_an_approval_is_for_the_stage_that_is_shown(page, api):
     approved = []
     batch = summary(

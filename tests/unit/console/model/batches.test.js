@@ -26,6 +26,7 @@ test("one word says whether all went well and whether an operator has to act", (
   for (const [by, told] of Object.entries(waits)) assert.equal(word({ state: "paused", paused_by: by === "undefined" ? undefined : by }), told);
   for (const [active, told] of [[0, "waiting"], [2, "running"]]) assert.equal(word({ state: "running", blocked_reason: "waits for room", active }), told);
   assert.deepEqual(["running", "stopping", "halted"].map((state) => word({ state })), ["running", "stopping", "halted"]);
+  for (const [unmended, told] of [[{}, "mended"], [{ failed: 1 }, "halted"]]) assert.equal(word({ state: "halted", retries: ["2"], unmended }), told);
 });
 
 test("minions that are neither active nor pending have ended, whatever is missing", () => {
