@@ -263,7 +263,7 @@ def _ended(jid: str) -> dict[str, tuple[str, str]]:
 
 @runner.verb
 def minions(
-    fun: object = "state.apply", minion: object = "*", not_since: object = None, start_time: object = None
+    minion: object = "*", fun: object = "state.apply", not_since: object = None, start_time: object = None
 ) -> dict[str, Any]:
     """
     Return the last result of each accepted minion: when it last ran a function, and how that ended.
@@ -271,11 +271,11 @@ def minions(
     The job cache keeps results for ``keep_jobs_seconds``; older ones are not shown. A user without the right to
     ``jobs.list_job`` sees the arguments of their own jobs only.
 
-    fun
-        The function: a glob such as ``state.*``, or several, with commas or as a list.
-
     minion
-        Only these minions: globs, as for ``fun``.
+        Only these minions: a glob such as ``web*``, or several, with commas or as a list.
+
+    fun
+        The function: globs, as for ``minion``.
 
     not_since
         Only minions that have not run it since then, or never: ``-7d`` for the last week, or a date and time.
@@ -292,7 +292,7 @@ def minions(
 
     .. code-block:: bash
 
-        salt-run job_cache.minions fun=state.apply
+        salt-run job_cache.minions 'web*'
         salt-run job_cache.minions fun='state.apply,state.highstate' not_since=-7d
     """
     from saltext.jobs.core.compat import minion_keys
@@ -302,6 +302,8 @@ def minions(
     globs, edge = kinds.NAMES.given("minion", minion), kinds.MOMENT.given("not_since", not_since)
     query = Query(functions=kinds.NAMES.given("fun", fun), start=kinds.MOMENT.given("start_time", start_time))
     wanted = [name for name in minion_keys(__opts__)[0] if any(fnmatch.fnmatchcase(name, glob) for glob in globs)]
+    if not wanted:
+        runner.note(globals(), f"No accepted minion matches {','.join(globs)}; fun=… names a function")
     found = last_results(store, query, wanted, _sees())
     if not any(one["jid"] for one in found.values()):
         _require_jobs_here()

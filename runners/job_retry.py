@@ -15,7 +15,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 # Every salt-run imports this file. What a call needs beyond these, it imports itself.
@@ -75,6 +75,7 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
     from saltext.jobs.core.options import is_configured
     from saltext.jobs.core.retry.entry import State
 
+    minion, jid = _pair(minion, jid)
     _tell_of_a_pause()
     _tell_of_work_left()
     driver = requests.driver_of(__opts__, JOB_RETRY)
@@ -85,10 +86,10 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
     waiting = _waiting()
     found = [
         (job.published_at, _row(entry, job, waiting))
-        for entry, job in _store().entries(_given(kinds.minion, minion), _given(kinds.jid, jid))
+        for entry, job in _store().entries(minion, jid)
         if entry.state.value in states
     ]
-    if minion is not None and not found and lacks_key(__opts__, str(minion)):
+    if minion is not None and not found and lacks_key(__opts__, minion):
         runner.note(globals(), f"This master has no key of a minion named {minion}")
     is_well = requests.is_running(__opts__, JOB_RETRY) and not requests.silent_for(__opts__, JOB_RETRY)
     if not is_well:
@@ -100,7 +101,7 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
 
 
 @runner.verb
-def show(minion: object, jid: object) -> dict[str, Any]:
+def show(minion: object = None, jid: object = None) -> dict[str, Any]:
     """
     Return everything about one entry: what ``job_retry.list`` shows, the job with its arguments, and its history. A user
     without the right to ``jobs.list_job`` sees the arguments of their own jobs only.
@@ -115,10 +116,15 @@ def show(minion: object, jid: object) -> dict[str, Any]:
         salt-run job_retry.show web1 20260516101112131415
     """
     from saltext.jobs.core.display.command import HIDDEN, shown
-    from saltext.jobs.core.ids import jid_time
     from saltext.jobs.core.master import caller
 
-    minion, jid = kinds.minion(minion), kinds.jid(jid)
+    minion, jid = _pair(minion, jid)
+    if minion is None or jid is None:
+        named = {"minion": minion, "jid": jid}
+        missing = " and ".join(name for name, value in named.items() if value is None)
+        given = "".join(f" {name}={value}" for name, value in named.items() if value is not None)
+        beside = f" beside{given}" if given else ""
+        raise Refused(f"job_retry.show needs {missing}{beside}; salt-run job_retry.list{given} shows what is queued")
     _tell_of_a_pause()
     for entry, job in _store().entries(minion, jid):
         load = job.load
@@ -139,10 +145,8 @@ def show(minion: object, jid: object) -> dict[str, Any]:
         }
     done = _store().done(jid, minion).get(minion)
     if done is None:
-        is_swapped = jid_time(minion) is not None and jid_time(jid) is None
         raise Refused(
             f"{minion} is not owed job {jid}, and has not got it from the queue; salt-run job_retry.list shows what is"
-            + ("; the minion is named first, then the jid" if is_swapped else "")
         )
     names = ("minion", "jid", "fun", "state", "attempts", "queued_at", "expires_at")
     history = [dict(zip(("at", "state", "reason"), step, strict=True)) for step in done["history"]]
@@ -348,7 +352,7 @@ def retry(minion: object = None, jid: object = None) -> Any:
     entry then waits for its minion and its window, like any other entry; ``job_retry.replay`` delivers the job now.
 
     minion, jid
-        Only entries of this minion, of this job, or both. At least one is needed.
+        Only entries of this minion, of this job, or both. At least one is needed, in any order.
 
     CLI Example:
 
@@ -388,7 +392,7 @@ def cancel(minion: object = None, jid: object = None) -> Any:
 
 
 @runner.verb
-def purge(state: object) -> Any:
+def purge(state: object = None) -> Any:
     """
     Remove the entries in these states, and return their number.
 
@@ -544,11 +548,16 @@ def _row(entry: Entry, job: Job, waiting: Waiting) -> dict[str, Any]:
     }
 
 
-def _given(read: Callable[[object], str], value: object) -> str | None:
-    return None if value is None else read(value)
+def _pair(minion: object, jid: object) -> tuple[str | None, str | None]:
+    """Return the minion and the jid, in whichever order they were given; None for one that was not."""
+    from saltext.jobs.core.ids import jid_time
+
+    names = None if minion is None else kinds.minion(minion), None if jid is None else kinds.jid(jid)
+    times = [name is not None and jid_time(name) is not None for name in names]
+    return names[::-1] if times == [True, False] else names
 
 
 def _selection(minion: object, jid: object) -> dict[str, str | None]:
     if minion is None and jid is None:
         raise Refused("Name a minion, a jid, or both")
-    return {"minion": _given(kinds.minion, minion), "jid": _given(kinds.jid, jid)}
+    return dict(zip(("minion", "jid"), _pair(minion, jid), strict=True))

@@ -51,7 +51,8 @@ class Kind(Generic[Found]):
         try:
             return self.read(value)
         except (ValueError, TypeError):
-            raise Refused(f"{name} is {value!r}; accepted is {self.accepts}") from None
+            told = "not given" if value is None else repr(value)
+            raise Refused(f"{name} is {told}; accepted is {self.accepts}") from None
 
 
 def _only(found: Found, holds: object) -> Found:
