@@ -71,8 +71,8 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     :param gather_job_timeout: seconds to wait for answers; default: the master's ``gather_job_timeout``.
     :param max_runtime: seconds for which a minion may run the job. A minion that runs it for longer is told to terminate it,
         and ten seconds later to kill it. It counts as ``timed_out``, which is a failure. Default: no limit.
-    :param start_at: when the batch begins: a date and time (``2026-11-28 02:00``), ``+90m``, or Unix time in seconds.
-        Default: at once.
+    :param start_at: when the batch begins: a date and time (``2026-11-28 02:00``), the next time at which it is ``22:00``,
+        ``+90m``, or Unix time in seconds. Default: at once.
     :param window: when minions may be sent to: ``Sat,Sun 02:00-05:00``, or several, separated by semicolons or in a list.
         Minions that run the job when a window closes go on. Default: at any time.
     :param str timezone: the zone of ``start_at`` and ``window``, such as ``Europe/Berlin``. Default: the master's.
@@ -180,13 +180,14 @@ def status(jid: object) -> dict[str, Any]:
         counts total, completed (returned with success), active, pending, failed, lost, offline, queued, killed, timed_out,
         batch_size, stage, stages, sizes (as in ``batch.preview``), halted, halted_reason, stopped_by (a user),
         created, last_progress, age_seconds, rate (minions per minute since the start),
-        eta_seconds (an estimate, or None), paused_by (operator, publish, permission, approval, window, start or rights;
-        None if it is not paused), paused_reason, opens_at (when it goes on), blocked_reason (how other batches keep it
-        from sending to more minions, or None), check (whether one is under way), approve (the stage that batch.approve
-        would approve, counted from 0, or None), success,
+        eta_seconds (an estimate; None until as many minions have returned as run at a time), paused_by (operator, publish,
+        permission, approval, window, start or rights; None if it is not paused), paused_reason, opens_at (when it goes on),
+        blocked_reason (how other batches keep it from sending to more minions, or None), check (whether one is under way),
+        approve (the stage that batch.approve would approve, counted from 0, or None), success,
         survivors (minions that still run the job after the last kill), unsure (as in ``batch.preview``), parent (the jid
         of the batch that it retries, or None), retries (of a batch that has ended without success: the jids of those that
-        have retried it, oldest first; and unmended: on how many minions it has not succeeded even so, by state), engine
+        have retried it, oldest first; and unmended: on how many minions it has not succeeded even so, by state: none once
+        it is mended), engine
         (whether the engine that drives it runs; None once the batch has ended), engine_silent_seconds (for how long that
         engine has not answered; None if it does) and engine_master (the
         master of that engine, if there are several). With groups also group, group_number, groups (how many) and by. Times
@@ -231,8 +232,8 @@ def list_(
 
     :param int limit: most batches to return.
     :param str state: only batches in this state: running, paused, stopping, complete or halted. Or with this word in
-        the table: waiting (for other batches, a window or an approval) or scheduled (for its start); succeeded or
-        unsuccessful (both are complete).
+        the table: waiting (for other batches, a window or an approval) or scheduled (for its start); succeeded,
+        unsuccessful, or mended (retries have succeeded where it did not).
     :param str fun: only batches of this function: a glob such as ``state.*``, or several, with commas or as a list.
     :param str user: only batches that these users have started: globs, as for ``fun``.
     :param start_time: only batches started then or later: ``-2h`` for the last two hours, or a date and time such as
@@ -269,7 +270,8 @@ def minions(jid: object, state: object = None) -> catalog.Minions:
     Return ``{minion: {state, since, started, retcode}}`` of a batch, with ``group`` if it has groups. ``since`` is since
     when a minion is in its state, ``started`` when it said that it had begun the job, or else when it was sent to (None if
     it was not). ``seen`` is when an active minion was last seen to run the job. A lost minion has ``why``: what is known of
-    it; and ``begun``, if it is known to have begun the job. Times are Unix time in seconds.
+    it; and ``begun``, if it is known to have begun the job. A minion on which the job was retried has ``retry`` (the jid of
+    the last batch that ran it there) and ``retry_state`` (how that stands). Times are Unix time in seconds.
 
     :param str jid: the batch's jid.
     :param str state: only minions in this state: pending, active, completed, failed, lost, offline, queued (job_retry owes
@@ -482,31 +484,35 @@ def retry(jid: object, which: object = "failed") -> Any:
     Start a new batch on the minions on which a batch did not succeed, with the same job and options but ``start_at``, as
     ``batch.start like=jid`` does.
 
-    Returns the new batch's summary; its ``parent`` is ``jid``.
+    Returns the new batch's summary; its ``parent`` is ``jid``. A batch that still runs goes on beside its retry, which takes
+    only minions on which it has ended.
 
     :param str jid: the batch's jid.
-    :param str which: failed, timed_out, lost, killed, offline, or all: all that did not complete. Minions to which job_retry
-        owes the job are never among them; ``job_retry.cancel jid=JID`` takes the job back, and makes them offline. Of a
-        minion that a retry of the batch has run the job on, that run counts.
+    :param which: failed, timed_out, lost, killed, offline, pending (not sent to), or several of them, with commas or as a
+        list; or all. Minions to which job_retry owes the job are never among them; ``job_retry.cancel jid=JID`` takes the
+        job back, and makes them offline. Of a minion that a retry of the batch has run the job on, that run counts.
 
     CLI Example:
 
     .. code-block:: bash
 
         salt-run batch.retry 20260516101112131415
-        salt-run batch.retry 20260516101112131415 which=all
+        salt-run batch.retry 20260516101112131415 which=failed,killed
     """
     from saltext.jobs.core.batch import starting, summary
     from saltext.jobs.core.display.text import counted
 
-    which = kinds.choice(*starting.RETRIABLE).given("which", which)
+    which = starting.WHICH.given("which", which)
     batches = _catalog()
     batch = batches.need(kinds.jid(jid))
     retries = batches.retries(batch.spec.jid)
     started = _start(starting.next_batch(__opts__, _caller(), batch, which, retries))
-    unsent = [*summary.latest(batch, retries).values()].count("pending")
-    if unsent and which != "all":
-        left = f"left out: {counted(unsent, 'minion')} that it was not sent to; which=all takes them too"
+    unsent = summary.unmended(summary.latest(batch, retries)).get("pending", 0)
+    if not batch.finished:
+        left = counted(len(batch.flights) + len(batch.pending), "minion")
+        runner.note(globals(), f"Batch {batch.spec.jid} still runs, and goes on by itself on {left}")
+    elif unsent and not {"all", "pending"}.intersection(which):
+        left = f"left out: {counted(unsent, 'minion')} that it was not sent to; which=pending takes them"
         runner.note(globals(), f"Batch {batch.spec.jid}: {left}")
     return _told(started)
 

@@ -4,12 +4,12 @@ Looks up batches for the runner: ours, in their rows, and those of Salt 3008's o
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import fnmatch
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import salt.payload
@@ -60,6 +60,8 @@ class Catalog:
     ) -> None:
         self._opts, self._sees, self._owed = opts, sees, owed
         self._told: dict[str, Minions] = {}  # by jid: what the retry queue says of minions
+        # What batches after a jid retry, oldest first; and that jid, at first one that is later than all.
+        self._parents, self._read_after = dict[str, str | None](), "9"
         self._store, self._returns = BatchStore(opts), Returns(site_of(opts), JobCache(opts), is_fed(opts))
         self.engine = requests.is_running(opts, BATCH_MANAGER)
         self.silent = round(requests.silent_for(opts, BATCH_MANAGER)) or None
@@ -76,10 +78,14 @@ class Catalog:
             self._ask_queue(batch)
         return batch
 
-    def minions(self, batch: Batch) -> Minions:
+    def minions(self, batch: Batch, latest: summary.Latest = MappingProxyType({})) -> Minions:
+        """:param latest: how each minion stands after the retries of the batch, if there are any."""
         found = summary.minions(batch)
         for minion, told in self._told.get(batch.spec.jid, {}).items():
             found[minion].update(told)
+        for minion, (jid, state) in latest.items():
+            if jid != batch.spec.jid:
+                found[minion].update(retry=jid, retry_state=state)
         return found
 
     def _ask_queue(self, batch: Batch) -> None:
@@ -121,26 +127,28 @@ class Catalog:
         while batch is not None and batch.spec.parent:
             first, batch = batch.spec.parent, self.ours(batch.spec.parent)
         family = [first]
-        for later, spec in self._store.specs_after(first):
-            try:
-                parent = salt.payload.loads(spec).get("parent")
-            except Exception as exc:  # of many kinds, if it is damaged
-                raise Refused(f"Batch {later} cannot be read, and may be a retry of {first}: {exc}") from exc
+        for later, parent in self._parents_after(first):
             if parent in family:
                 family.append(later)
         return [self.need(later) for later in family if later > jid]
+
+    def _parents_after(self, jid: str) -> Iterator[tuple[str, str | None]]:
+        """Yield the later batches, oldest first, with the batch that each retries. :raises Refused: if one is damaged."""
+        if jid < self._read_after:
+            found = dict[str, str | None]()
+            for later, spec in self._store.specs_after(jid, self._read_after):
+                try:
+                    found[later] = salt.payload.loads(spec).get("parent")
+                except Exception as exc:  # of many kinds, if it is damaged
+                    raise Refused(f"Batch {later} cannot be read, and may be a retry of {jid}: {exc}") from exc
+            self._parents, self._read_after = {**found, **self._parents}, jid
+        return ((later, parent) for later, parent in self._parents.items() if later > jid)
 
     def find(self, jid: str) -> Found:
         """Return a batch. :raises Refused: if there is none, or if it cannot be read."""
         found = self._found(jid)
         if found is None:
             raise Refused(f"{jid} is no batch; salt-run batch.list shows the batches")
-        if found.batch is not None and found.batch.finished and not found.batch.success:
-            with contextlib.suppress(Refused):  # a later batch that cannot be read hides none before it
-                retries = self.retries(jid)
-                found.summary["retries"] = [one.spec.jid for one in retries]
-                states = collections.Counter(summary.latest(found.batch, retries).values())
-                found.summary["unmended"] = {one: states[one] for one in (*summary.BAD[:-1], "pending") if states[one]}
         return found
 
     def active(self) -> list[Summary]:
@@ -162,7 +170,14 @@ class Catalog:
 
     def _found(self, jid: str) -> Found | None:
         if batch := self.ours(jid):
-            return Found(self._summary(batch), batch, {}, lambda: self.minions(batch))
+            told, latest = self._summary(batch), dict[str, tuple[str, str]]()
+            if batch.finished and not batch.success:
+                with contextlib.suppress(Refused):  # a later batch that cannot be read hides none before it
+                    retries = self.retries(jid)
+                    latest = summary.latest(batch, retries)
+                    told["retries"] = [one.spec.jid for one in retries]
+                    told["unmended"] = summary.unmended(latest)
+            return Found(told, batch, {}, lambda: self.minions(batch, latest))
         if state := native.read(self._opts, jid):
             return Found(native.summary(state, time.time(), self._sees({})), None, state, lambda: native.minions(state))
         return None

@@ -5,9 +5,9 @@ It reads the options, each listed once with what reads it, matches the target, a
 
 from __future__ import annotations
 
-import collections
 import datetime
 import functools
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -21,7 +21,7 @@ from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.minion_data import find_groups, without_data
 from saltext.jobs.core.batch.permission import CallerRights, load_of
 from saltext.jobs.core.batch.spec import NOT_KNOWN, OWN_NAMES, WITHOUT, Check, Group, Spec, parse_by, parse_check
-from saltext.jobs.core.batch.summary import BAD, in_numbers, latest
+from saltext.jobs.core.batch.summary import BAD, in_numbers, latest, unmended
 from saltext.jobs.core.display.command import HIDDEN, divided, has_hidden
 from saltext.jobs.core.display.text import counted
 from saltext.jobs.core.errors import Refused
@@ -33,9 +33,9 @@ from saltext.jobs.core.windows import find_zone, own_zone, parse_moment
 
 #: The size of a batch if none is given.
 BATCH = "10%"
-#: For each ``which`` of ``batch.retry``: the states of the minions that it selects.
-RETRIABLE = {name: {name} for name in ("failed", "timed_out", "lost", "killed", "offline")}
-RETRIABLE["all"] = {*BAD, "pending"} - {"queued"}
+#: The states of minions that ``batch.retry`` may take, and what reads its ``which``.
+_RETRIABLE = (*(state for state in BAD if state != "queued"), "pending")
+WHICH = kinds.some_of(*_RETRIABLE, "all")
 
 #: Options that become the Spec's field of that name, and what reads them.
 _FIELDS: dict[str, Kind[Any]] = {
@@ -54,6 +54,8 @@ _TRAVELLING: dict[str, Kind[Any]] = {
     "module_executors": kinds.SEQUENCE,
     "ret_config": kinds.WORD,
 }
+#: A time of the day; and as what YAML reads one from 1:00, which is never meant as Unix time: 22:00 becomes 1320.
+_CLOCK, _SEXAGESIMAL = re.compile(r"[0-9]{1,2}:[0-9]{2}"), range(60, 24 * 60)
 #: The first Unix time that no calendar has: milliseconds end up there.
 _YEAR_10000 = 253402300800
 #: All options of batch.start; any other keyword goes to the function.
@@ -181,14 +183,20 @@ def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:
     now = time.time()
 
     def read(value: Any) -> float:
+        if value in _SEXAGESIMAL:
+            value = f"{int(value) // 60}:{int(value) % 60:02}"
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(min(value, _YEAR_10000))
         text = str(value).strip()
+        if _CLOCK.fullmatch(text):
+            today = datetime.datetime.fromtimestamp(now, zone)
+            days = (today, today + datetime.timedelta(days=1))
+            return next(at for day in days if (at := parse_moment(f"{day:%Y-%m-%d} {text:0>5}", zone)) >= now)
         return now + kinds.duration(text[1:]) if text.startswith("+") else parse_moment(text, zone)
 
-    accepted = "a date and time ('2026-11-28 02:00'), '+90m', or Unix time in seconds"
+    accepted = "a date and time ('2026-11-28 02:00'), a time of the day (22:00), '+90m', or Unix time in seconds"
     moment = Kind(read, accepted).given("start_at", value)
-    if not moment >= now:  # such as 22:00, which YAML reads as 1320; or not a number
+    if not moment >= now:  # or it is not a number
         raise Refused(f"start_at is {value!r}, which has passed")
     if moment >= _YEAR_10000:
         raise Refused(f"start_at is {value!r}, which is after the year 9999: Unix time is in seconds")
@@ -279,25 +287,27 @@ def asked_again(
     return old_tgt if tgt is None else tgt, old_fun if fun is None else fun, args, {**taken, **given, "kwarg": kwarg}
 
 
-def next_batch(opts: Mapping[str, Any], who: Caller, batch: Batch, which: str, retries: Sequence[Batch] = ()) -> Spec:
+def next_batch(
+    opts: Mapping[str, Any], who: Caller, batch: Batch, which: Sequence[str], retries: Sequence[Batch] = ()
+) -> Spec:
     """
-    Return a batch like ``batch``, for its minions on which it did not succeed. ``which``: a key of RETRIABLE.
+    Return a batch like ``batch``, for its minions on which it did not succeed. ``which``: as ``WHICH`` reads it.
 
     :param retries: as for ``summary.latest``.
     :raises Refused: if there are none, or as ``new_batch``.
     """
-    spec, states = batch.spec, latest(batch, retries)
-    chosen = [minion for minion in states if states[minion] in RETRIABLE[which]]
+    spec, stands = batch.spec, latest(batch, retries)
+    wanted = _RETRIABLE if "all" in which else which
+    chosen = [minion for minion, (_, state) in stands.items() if state in wanted]
     if not chosen:
-        told = [f"No minion of batch {spec.jid} is {which if which != 'all' else 'unsuccessful'}"]
+        told = [f"No minion of batch {spec.jid} is {'unsuccessful' if 'all' in which else ' or '.join(which)}"]
         if retries:
             told.append(f"it was retried by {', '.join(one.spec.jid for one in retries)}")
         if queued := batch.counts[Outcome.QUEUED]:
             told.append(f"job_retry owes it to {queued}: salt-run job_retry.list jid={spec.jid}")
-        left = collections.Counter(state for state in states.values() if state in RETRIABLE["all"])
+        left = {state: count for state, count in unmended(stands).items() if state in _RETRIABLE}
         if left:
-            taking = "all" if len(left) > 1 or "pending" in left else next(iter(left))
-            told.append(f"which={taking} takes {in_numbers(left, left)}")
+            told.append(f"which={','.join(left)} takes {in_numbers(left, left)}")
         raise Refused("; ".join(told))
     CallerRights(opts, who).permit_batch(spec, chosen)
     return new_batch(opts, who, *asked_again(of_batch(spec), chosen, None, (), {"tgt_type": "list"}), parent=spec.jid)

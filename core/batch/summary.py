@@ -5,6 +5,7 @@ a summary says in words for people. Pure: stdlib only. It must never show a retu
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -158,9 +159,13 @@ def check_of(spec: Spec) -> str | None:
 
 
 def _rate(batch: Batch, numbers: Mapping[str, Any], now: float) -> float:
-    done = sum(numbers[name] for name in ("completed", "failed", "lost", "killed", "timed_out"))
     elapsed = (batch.finished or now) - batch.created
-    return round(60 * done / elapsed, 2) if elapsed > 0 else 0.0
+    return round(60 * _ran(numbers) / elapsed, 2) if elapsed > 0 else 0.0
+
+
+def _ran(numbers: Mapping[str, Any]) -> int:
+    """Return on how many minions the job has ended."""
+    return sum(numbers[name] for name in ("completed", "failed", "lost", "killed", "timed_out"))
 
 
 def two_digits(number: float) -> float:
@@ -171,6 +176,8 @@ def _seconds_left(batch: Batch, numbers: Mapping[str, Any]) -> float | None:
     """Return about how many seconds a batch will still run, by the usual run time and the present size; None: not known."""
     usual, left = batch.pace.usual, numbers["active"] + (0 if batch.halted else numbers["pending"])
     if batch.finished or batch.state == "paused" or batch.waits_for_room() or not (usual and left):
+        return None
+    if _ran(numbers) < batch.pace.size:  # the first to return are the quickest: they tell little of the others
         return None
     return two_digits((usual + batch.spec.batch_wait) * max(1.0, left / batch.pace.size))
 
@@ -241,15 +248,19 @@ _MEANINGS = {
 _RETURN_GONE = "its return cannot be read: the minion was away, or the job cache no longer has it"
 
 #: The words that ``word`` returns: they tell people the state of a batch.
-WORDS = ("running", "paused", "waiting", "scheduled", "stopping", "halted", "unsuccessful", "succeeded")
+WORDS = ("running", "paused", "waiting", "scheduled", "stopping", "halted", "unsuccessful", "mended", "succeeded")
 
 #: Yields (minion, its return or None) for some minions.
 Returns = Callable[[Iterable[str]], Iterator[tuple[str, Mapping[str, Any] | None]]]
+#: By minion: the batch of a family whose run of the job counts, and its state there.
+Latest = Mapping[str, tuple[str, str]]
 
 
 def word(found: Mapping[str, Any]) -> str:
     """Return a batch's state in one word that tells people whether all went well, or whether an operator has to act."""
     state, by = str(found["state"]), found.get("paused_by")
+    if found.get("retries") and not found.get("unmended"):
+        return "mended"
     if state == "running" and found.get("blocked_reason") and not found.get("active"):
         return "waiting"
     if state == "complete":
@@ -311,6 +322,14 @@ def waits(found: Mapping[str, Any], when: Callable[[float], str]) -> str:
     return f"{reason or 'for its window'}; {happens} {when(found['opens_at'])}"
 
 
+def retried(found: Mapping[str, Any]) -> str:
+    """Return which batches have retried one that has ended without success, and what they have left; empty if none has."""
+    retries, left = found.get("retries"), found.get("unmended") or {}
+    if not retries:
+        return ""
+    return f"retried by {', '.join(retries)}; left: {in_numbers(left, left)}" if left else f"mended by {retries[-1]}"
+
+
 def engine_trouble(found: Mapping[str, Any]) -> str | None:
     """Return why a batch does not go on, if that is because of its engine; else None."""
     if found.get("engine") is False:
@@ -353,16 +372,19 @@ def failures(found: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]],
     return {**found, "unsuccessful": len(wanted), "groups": reasons.groups()}
 
 
-def latest(batch: Batch, retries: Sequence[Batch]) -> dict[str, str]:
-    """
-    Return ``{minion: state}`` of a batch as it stands after later batches of its family (``Catalog.retries``), oldest first:
-    of each minion the last run counts.
-    """
-    states: dict[str, str] = {}
+def latest(batch: Batch, retries: Sequence[Batch]) -> dict[str, tuple[str, str]]:
+    """Return how a batch stands after later batches of its family (``Catalog.retries``), oldest first: the last counts."""
+    found: dict[str, tuple[str, str]] = {}
     for one in (batch, *retries):
         for minion, record in minions(one).items():
             state = record["state"] if one.finished or record["state"] != "pending" else "active"
             # A batch of its family may have others; those that are pending or offline there have not run it again.
-            if one is batch or (minion in states and state not in ("pending", "offline")):
-                states[minion] = state
-    return states
+            if one is batch or (minion in found and state not in ("pending", "offline")):
+                found[minion] = one.spec.jid, state
+    return found
+
+
+def unmended(latest: Latest) -> dict[str, int]:
+    """Return on how many minions a batch and its retries have not succeeded, by state."""
+    states = collections.Counter(state for _, state in latest.values())
+    return {state: states[state] for state in (*BAD, "active", "pending") if states[state]}

@@ -91,17 +91,8 @@ def listed(found: Sequence[Row], page: Page) -> None:
         return
     page.line(_BATCHES.headline(found))
     page.table(_BATCHES.columns, found, len(found))
-    parents, retries = {one["jid"]: one.get("parent") for one in found}, dict[str, str]()
-    for one in sorted(found, key=lambda batch: str(batch["jid"]), reverse=True):  # the newest of each family
-        parent = one.get("parent")
-        while parent:
-            retries.setdefault(parent, f"retried by {one['jid']} ({summary.word(one)})")
-            parent = parents.get(parent)
-    notes = [
-        f"{batch['jid']}: {note}"
-        for batch in found
-        if (note := summary.waits(batch, page.when) or (not batch.get("success") and retries.get(batch["jid"])))
-    ]
+    whys = ((batch["jid"], summary.waits(batch, page.when) or summary.retried(batch)) for batch in found)
+    notes = [f"{jid}: {why}" for jid, why in whys if why]
     for line in notes[:_NOTES]:
         page.line(line, "  ", 3)
     page.folded(len(notes), _NOTES, " that wait or were retried")
@@ -110,7 +101,7 @@ def listed(found: Sequence[Row], page: Page) -> None:
         page.line(f"{trouble[0].upper()}{trouble[1:]}.")
     goes_on = any(batch["state"] not in summary.OVER for batch in found)
     steps = ["status", "watch", "minions", "stop"] if goes_on else ["status", "minions"]
-    if any(_count(batch, summary.FAILED) for batch in found if batch["jid"] not in retries):
+    if any(_count(batch, summary.FAILED) for batch in found if summary.word(batch) != "mended"):
         steps.insert(0, "failures")
     page.next(f"batch.{steps[0]} JID", *steps[1:])
 
@@ -143,7 +134,7 @@ def standing(batch: Row, page: Page) -> None:
 
 def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
     """Return (label, value) lines about a batch, first those that need an operator. Empty values are not shown."""
-    options, left = batch.get("options") or {}, batch.get("unmended") or {}
+    options = batch.get("options") or {}
     stopped = batch.get("stopped_by") if batch.get("halted_reason") != "stop" else None
     return [
         ("halted", summary.why_halted(batch)),
@@ -161,8 +152,7 @@ def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
         ("options", _given(options)),
         ("", _times(batch, page)),
         ("retry of", batch.get("parent")),
-        ("retried by", _names(batch.get("retries"))),
-        ("left by the retries", batch.get("retries") and (summary.in_numbers(left, left) or "nothing")),
+        ("", summary.retried(batch)),
         ("driven by the master", batch.get("engine_master")),
         ("driven by", None if _is_ours(batch) else "Salt itself, not by the batch_manager engine"),
     ]
@@ -251,15 +241,18 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
     # Those that have been in their state for the longest come first: a job may hang there.
     alike = collections.defaultdict[tuple[str, str], list[str]](list)
     for minion, record in sorted(found.items(), key=lambda item: moments.seconds_of(item[1]["since"]) or 0.0):
-        retcode = record.get("retcode")
-        alike[str(record["state"]), f"retcode {retcode}" if retcode else summary.meaning(record)].append(minion)
+        retcode, again = record.get("retcode"), record.get("retry_state")
+        why = f"retcode {retcode}" if retcode else summary.meaning(record)
+        told = f"{again} in the retry {record['retry']}" if again else ""
+        alike[str(record["state"]), ", ".join(filter(None, (why, told)))].append(minion)
     for (state, why), names in sorted(alike.items(), key=lambda item: (_MINIONS.rank(item[0][0]), -len(item[1]))):
         since = moments.seconds_of(found[names[0]]["since"]) if state in ("active", "queued") else None
         longest = f", the first for {moments.span(page.now - since)}" if since else ""
         text = f"{state} ({why}{longest})" if why else state
         page.names(f"{text}, {len(names):,}:", names, _MANY_LINES if state in summary.BAD else _FEW_LINES)
     page.fold(ROWS)
-    bad = {state: 1 for state, _ in alike if state in summary.BAD}
+    stands = {record.get("retry_state") or record["state"] for record in found.values()}
+    bad = {state: 1 for state in summary.BAD if state in stands}
     if [*bad] == ["queued"]:
         page.next("job_retry.list jid=JID", "jobs.lookup_jid")
     else:

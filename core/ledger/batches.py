@@ -46,7 +46,7 @@ _READ = f"""SELECT '', spec, body FROM {BATCHES} WHERE jid = ? AND kind <> {Kind
     UNION ALL SELECT minion, body, NULL FROM {PARTS} WHERE jid = ?"""
 _KIND = f"SELECT kind FROM {BATCHES} WHERE jid = ?"
 _OF_KIND = f"SELECT jid FROM {BATCHES} WHERE kind = ?"
-_AFTER = f"SELECT jid, spec FROM {BATCHES} WHERE jid > ? AND kind <> {Kind.ASIDE.value} ORDER BY jid"
+_AFTER = f"SELECT jid, spec FROM {BATCHES} WHERE jid > ? AND jid <= ? AND kind <> {Kind.ASIDE.value} ORDER BY jid"
 _SET_ASIDE = f"UPDATE {BATCHES} SET kind = {Kind.ASIDE.value}, at = {{now}} WHERE jid = ?"
 _OLD = f"SELECT jid FROM {BATCHES} WHERE kind = ? AND at < ?"
 
@@ -112,9 +112,9 @@ class Batches:
         """Return the jids of the batches of some kinds, oldest first."""
         return sorted(str(row[0]) for kind in kinds for row in self._tables.read(_OF_KIND, (kind.value,)))
 
-    def specs_after(self, jid: str) -> Iterator[tuple[str, bytes]]:
+    def specs_after(self, jid: str, until: str) -> Iterator[tuple[str, bytes]]:
         """Yield the jids and specs of the batches after one, oldest first, without those of others than the masters."""
-        for later, sealed in self._tables.read(_AFTER, (jid,)):
+        for later, sealed in self._tables.read(_AFTER, (jid, until)):
             if spec := self._tables.seal.take(bytes(sealed), BATCHES.table, later, _SPEC):
                 yield later, spec
 

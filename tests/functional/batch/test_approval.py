@@ -127,5 +127,5 @@ def test_a_retry_that_no_user_could_approve_is_refused(opts):  # noqa: F811
     check = {"kind": "approve", "fun": "", "arg": [], "kwargs": {}}
     made = failed(opts, 2, check=check, approve_by=("anna",))
     with pytest.raises(Refused, match="names no user but anna"):
-        next_batch(opts, at_terminal("anna"), made, "failed")
-    assert next_batch(opts, ROOT, made, "failed").approve_by == ("anna",)
+        next_batch(opts, at_terminal("anna"), made, ["failed"])
+    assert next_batch(opts, ROOT, made, ["failed"]).approve_by == ("anna",)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import time
+import zoneinfo
 
 import pytest
 import salt.config
+from salt.utils.args import yamlify_arg
 
 from saltext.jobs.core.batch.permission import CallerRights
 from saltext.jobs.core.batch.starting import check_of, fields_of
@@ -51,10 +53,18 @@ def test_a_start_time_is_a_date_a_delay_or_unix_time(days):
     assert abs(delay - days * 86400) < 5
 
 
+@pytest.mark.parametrize("typed", ["22:00", yamlify_arg("22:00"), "02:30", yamlify_arg("2:30")])
+def test_a_time_of_the_day_is_the_next_one_by_the_clock_of_the_zone(typed):
+    at = times_of({"start_at": typed, "timezone": "Asia/Tokyo"})["start_at"]
+    wall = datetime.datetime.fromtimestamp(at, zoneinfo.ZoneInfo("Asia/Tokyo"))
+    assert (wall.hour, wall.minute, wall.second) in ((22, 0, 0), (2, 30, 0)) and 0 <= at - time.time() <= 86400
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"start_at": 1320}, "start_at is 1320"),
+        ({"start_at": 13200}, "start_at is 13200"),
+        ({"start_at": "25:00"}, "start_at is '25:00'"),
         ({"start_at": True}, "start_at is True"),
         ({"start_at": 1e3 * time.time() + 1e9}, "after the year 9999"),
         ({"start_at": "+soon"}, "start_at is '+soon'"),

@@ -9,7 +9,7 @@ import salt.config
 import salt.utils.minions
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.catalog import Catalog
+from saltext.jobs.core.batch.catalog import Catalog, chooser
 from saltext.jobs.core.batch.starting import new_batch, next_batch
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import preview
@@ -214,7 +214,7 @@ def failed(opts, count, of=100, **given):
     ("budget", "allowed"), [({}, ()), ({"max_failures": 20}, (20.0,)), ({"max_failures": "20%"}, (2.0,))]
 )
 def test_sizes_and_a_budget_in_per_cent_are_computed_again_from_the_minions_of_a_retry(opts, budget, allowed):
-    spec = next_batch(opts, ROOT, failed(opts, 10, **budget), "failed")
+    spec = next_batch(opts, ROOT, failed(opts, 10, **budget), ["failed"])
     assert (len(spec.minions), spec.sizes, spec.max_failures) == (10, [10], budget.get("max_failures"))
     assert spec.budgets == allowed
 
@@ -224,7 +224,7 @@ def test_a_retry_goes_through_the_groups_that_its_minions_are_in_in_the_order_th
         know(opts, name, {"id": name, "region": region})
     first = asked_for(opts, "*", batch="100%", by="grains:region:[us]", max_failures="100%")
     bench = Bench(first.minions, "100%", by=first.by, groups=first.groups, max_failures="100%")
-    spec = next_batch(opts, ROOT, ended(bench, 3), "failed")
+    spec = next_batch(opts, ROOT, ended(bench, 3), ["failed"])
     assert (spec.groups, spec.minions) == ((("1", 1), ("2", 2)), ("web1", "1001", "web2"))
     assert (spec.budgets, preview(spec, None, 1.0)["options"]["by"]) == ((1.0, 2.0), "grains:region")
 
@@ -235,7 +235,7 @@ def test_a_retry_of_all_leaves_out_the_minions_to_which_job_retry_delivers_the_j
         bench.sent(missed=["web1"])
         bench.returns("1001", retcode=1)
         bench.returns("web2")
-        assert next_batch(opts, ROOT, bench.batch, "all").minions == left
+        assert next_batch(opts, ROOT, bench.batch, ["all"]).minions == left
 
 
 @pytest.mark.parametrize("parent", [0, 1])
@@ -244,7 +244,7 @@ def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_wa
 
     def left():
         batches = Catalog(opts)
-        return next_batch(opts, ROOT, batches.need(first), "failed", batches.retries(first)).minions
+        return next_batch(opts, ROOT, batches.need(first), ["failed"], batches.retries(first)).minions
 
     bench = Bench(("1001", "web1", "web2"), "3", jid=first)
     ended(bench, 3)
@@ -253,11 +253,18 @@ def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_wa
     bench = Bench(("web1", "web2"), "1", jid=second, parent=first)
     bench.keep(store)
     assert left() == ("1001",)  # the others may still be sent to
+    assert Catalog(opts).find(first).summary["unmended"] == {"failed": 1, "active": 2}
     bench.sent(missed=["web1"])
     bench.sent()
     bench.returns("web2", retcode=1)
     bench.keep(store, ended=True)
     assert left() == ("1001", "web1", "web2")
+    stands = Catalog(opts).find(first).minions()
+    assert (stands["web2"]["retry"], stands["web2"]["retry_state"], "retry" in stands["web1"]) == (
+        second,
+        "failed",
+        False,
+    )
     bench = Bench(("web2",), "1", jid=other, parent=first)
     ended(bench, 1)
     bench.keep(store, ended=True)
@@ -272,6 +279,8 @@ def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_wa
     assert (found["retries"], found["unmended"]) == ([second, other, third], {})
     assert [Catalog(opts).find(jid).summary["unmended"] for jid in (second, other)] == [{}, {}]
     assert "retries" not in Catalog(opts).find(third).summary
+    mended = Catalog(opts).newest(9, chooser("mended", (), (), None, None))
+    assert [(one["jid"], one["retries"][-1]) for one in mended] == [(jid, third) for jid in (other, second, first)]
     site_of(opts).changed(f"UPDATE {BATCHES.table} SET spec = ? WHERE jid = ?", (b"damaged", third))
     assert "retries" not in Catalog(opts).find(first).summary
     with pytest.raises(Refused, match=f"^Batch {third} cannot be read, and may be a retry of {first}"):

@@ -54,7 +54,7 @@ def run(opts, function, *args, **kwargs):
 
 
 def again(opts, which):
-    return next_batch(opts, ROOT, Catalog(opts, owed=lambda jid: owed_of(opts, jid)).need(JID), which).minions
+    return next_batch(opts, ROOT, Catalog(opts, owed=lambda jid: owed_of(opts, jid)).need(JID), [which]).minions
 
 
 def states(opts):

@@ -68,9 +68,11 @@ def test_the_status_has_the_counts_the_pace_the_group_and_what_each_minion_does(
 
 
 def test_how_long_a_batch_takes_goes_by_the_run_time_and_the_size(tmp_path):
-    with ShellBench(tmp_path, [FakeMinion(name, 10.0) for name in "abcdefg"]) as bench:
+    with ShellBench(tmp_path, [FakeMinion("a", 9.5), *(FakeMinion(name, 10.0) for name in "bcdefg")]) as bench:
         bench.begin(batch="2")
-        bench.run(10.5)
+        bench.run(9.7)
+        assert (shown(bench)["completed"], shown(bench)["eta_seconds"]) == (1, None), "one of two tells too little"
+        bench.run(0.8)
         assert shown(bench)["eta_seconds"] == 25, "five are left, two at a time"
         assert "by" not in shown(bench) and "group" not in shown(bench)
         bench.reply("pause")

@@ -85,11 +85,13 @@ def test_one_word_says_whether_all_went_well_and_whether_an_operator_has_to_act(
     assert drawn(tables.listed, [batch])[0] == f"1 batch: 1 {word}"
 
 
-@pytest.mark.parametrize(("success", "colour"), [(True, "[32m"), (False, "[31m")])
-def test_a_batch_that_has_not_succeeded_is_never_green(success, colour):
+@pytest.mark.parametrize(
+    ("more", "colours"), [({"success": True}, {"[32m"}), ({}, {"[31m"}), ({"retries": ["2"], "unmended": {}}, set())]
+)
+def test_a_batch_that_has_not_succeeded_is_never_green_and_red_until_it_is_mended(more, colours):
     page = Page(80, NOW, datetime.timezone.utc, colours=True)
-    tables.listed([standing(state="complete", success=success)], page)
-    assert set(re.findall(r"\x1b(\[3.m)", page.text())) == {colour}
+    tables.listed([standing(**{"state": "complete", "success": False, **more})], page)
+    assert set(re.findall(r"\x1b(\[3.m)", page.text())) == colours
 
 
 def test_a_list_says_what_each_batch_waits_for():
@@ -111,12 +113,14 @@ def test_a_list_says_what_each_batch_waits_for():
     assert drawn(tables.listed, rows[:1] * 30)[-2] == "… and 20 more that wait or were retried; --out=json shows all"
 
 
-def test_a_list_says_which_batch_has_retried_one_that_did_not_succeed():
-    again = standing(jid="2", parent=JID, state="complete", success=True)
-    rows = [standing(jid="3", parent="2"), again, standing(state="halted")]
-    assert drawn(tables.listed, rows)[-2] == f"{JID}: retried by 3 (running)"
-    assert drawn(tables.listed, rows[1:])[-2] == f"{JID}: retried by 2 (succeeded)"
-    assert not [line for line in drawn(tables.listed, rows[:2]) if "retried" in line]
+def test_a_list_says_what_the_retries_of_a_batch_have_left_and_a_mended_one_calls_for_nothing():
+    ended = standing(state="halted", retries=["2", "3"], unmended={"failed": 1, "active": 2})
+    assert drawn(tables.listed, [ended])[-2] == f"{JID}: retried by 2, 3; left: 1 failed, 2 active"
+    lines = drawn(tables.listed, [{**ended, "unmended": {}}])
+    assert [lines[0], *lines[-2:]] == [
+        *("1 batch: 1 mended", f"{JID}: mended by 3"),
+        "Next: salt-run batch.status JID (or minions)",
+    ]
 
 
 def test_a_batch_is_shown_with_the_name_that_an_operator_gave_it_whoever_looks():
@@ -270,6 +274,15 @@ def test_minions_are_shown_by_state_and_those_that_need_an_operator_come_first()
 def test_a_retry_that_is_proposed_beside_minions_finds_some():
     for states, which in (({"offline": 2}, "offline"), ({"lost": 1, "killed": 1}, "all")):
         assert drawn(tables.minions, minions(**states))[-1].endswith(f"(or retry which={which}, jobs.lookup_jid)")
+
+
+def test_where_a_retry_has_mended_a_minion_that_is_said_and_no_further_retry_is_proposed():
+    found = minions(failed=2)
+    found["failed0"] |= {"retry": "2", "retry_state": "completed"}
+    assert drawn(tables.minions, found)[1] == "failed (retcode 1, completed in the retry 2), 1: failed0"
+    assert drawn(tables.minions, found)[-1].startswith("Next: salt-run batch.failures JID (or retry, ")
+    del found["failed1"]
+    assert drawn(tables.minions, found)[-1] == "Next: salt-run batch.status JID (or jobs.lookup_jid)"
 
 
 def test_failures_with_different_exit_codes_are_distinguished():

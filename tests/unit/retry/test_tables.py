@@ -7,7 +7,6 @@ import pytest
 from saltext.jobs.core.retry import tables
 from saltext.jobs.core.retry.entry import State
 from tests.unit.batch.test_tables import JID, drawn
-from tests.unit.display.test_text import HARMFUL
 
 QUEUED, EXPIRES = 1778999700.0, 1779007200.0
 
@@ -104,14 +103,3 @@ def test_a_single_entry_is_shown_with_all_that_is_known_of_it():
         "2026-05-17 06:35:00  pending  missed",
         "Next: salt-run job_retry.retry minion=web1 jid=20260516101112131415 (or cancel)",
     ]
-
-
-def test_large_arguments_take_no_page():
-    assert len(drawn(tables.entry, shown(arg=["x" * 100_000]))) < 30
-
-
-@pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
-def test_control_characters_do_not_act_on_the_terminal(harmful):
-    bad = {"minion": harmful, "fun": harmful, "reason": harmful, "jid": harmful, "waits_for": harmful}
-    drawn(tables.entries, [entry(**bad)])
-    drawn(tables.entry, shown(**bad, arg=[harmful], tgt=harmful, user=harmful, metadata={harmful: harmful}))

@@ -9,7 +9,6 @@ import pytest
 from saltext.jobs.core.display.page import Page
 from saltext.jobs.core.store import tables
 from tests.unit.batch.test_tables import JID, NOW, drawn
-from tests.unit.display.test_text import HARMFUL
 
 
 def job(**more):
@@ -127,17 +126,3 @@ def test_the_last_results_that_need_an_operator_come_first():
         *(["d", "succeeded"], ["a", "succeeded"]),
     ]
     assert drawn(tables.minions, {}) == ["No minion matches."]
-
-
-@pytest.mark.parametrize("text", HARMFUL, ids=ascii)
-def test_control_characters_do_not_act_on_the_terminal(text):
-    bad = job(JID=text, Function=text, Target=[text], User=text)
-    drawn(tables.search, {"jobs": [bad], "next": text})
-    run = {"jid": text, "kind": "job", "fun": text, "arguments": [text], "tgt": text, "tgt_type": text, "user": text}
-    row = {**run, "state": "running", "since": NOW, "minions": [text], "kill": text}
-    drawn(tables.running, {"jobs": [row], "asked": 1, "silent": [text]})
-    group = {"count": 1, "state": "failed", "retcode": 1, "text": text, "minions": [text]}
-    counts = {"minions": 1, "returned": 0, "failed": 0, "missing": [text], "owed": {text: "held"}, "groups": [group]}
-    drawn(tables.outcome, {**run, **counts})
-    last = {"outcome": "failed", "at": NOW, "retcode": 1, "missed": text, "jid": text, "fun": text, "arguments": [text]}
-    drawn(tables.minions, {text: last})
