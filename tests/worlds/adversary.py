@@ -392,6 +392,7 @@ class Adversary(Misfortunes, World):
         targets = self._some()
         for name in targets:
             self.truth.kill((name, jid))
+            self.last_kill[name, jid] = self.now
         for name in self.targets[jid].intersection(targets):
             self._is_killed(name, jid)
         return self.kill(jid, targets=targets, signal=signal)
@@ -846,6 +847,9 @@ class Clocks(CutOff):
         self.clock_ahead = max(-6 * 3600.0, min(6 * 3600.0, self.clock_ahead + by))
         self.most = max(self.clock_ahead, self.most)
         self.last_set = self.now
+        for key, (shown, _) in self.parts.items():
+            if key in self.last_kill and shown > self.wall():
+                self.truth.kill(key)
 
     def _shown(self):
         before = [self.last_set + self.was_ahead] if self.now < self.last_set + STEPS else []
@@ -866,6 +870,13 @@ class Clocks(CutOff):
         self.gone |= unsure
         for key in unsure:
             self.truth.kill(key)
+
+    def publish(self, jid, targets, **options):
+        """The engine may also order a kill and a publish after it either way."""
+        super().publish(jid, targets, **options)
+        for key in ((name, jid) for name in targets):
+            if self._was_set_after_kill(key):
+                self.truth.kill(key)
 
     def _was_set_after_kill(self, key):
         return self.last_kill.get(key, math.inf) <= self.last_set
