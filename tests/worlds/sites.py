@@ -81,6 +81,10 @@ class Sites(Operators):
     def _may_be_owed(self, key):
         self.must(key[1] not in self.unkept or key in self.wished, f"{key} is owed, and must not be kept")
 
+    def named_by(self, request):
+        is_refused = self.loads_given[request.request["jid"]].get("nocache")  # what has run it could not be known
+        return set() if is_refused else super().named_by(request)
+
     def begins(self, request):
         super().begins(request)
         if request.request["do"] == "enqueue":
