@@ -77,7 +77,6 @@ SHELLS = {
         "effects",
         "live",
         "minion_data",
-        "native",
         "permission",
         "shell",
         "starting",

@@ -4,9 +4,12 @@ Looks up batches for the runner: ours, in their rows, and those of Salt 3008's o
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import fnmatch
 import itertools
+import math
+import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -15,15 +18,19 @@ from typing import Any, NamedTuple
 import salt.payload
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.batch import native, summary
+from saltext.jobs.core.batch import summary
 from saltext.jobs.core.batch.facts import Returned
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.member import Outcome
-from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.batch.store import BatchStore, path_of
+from saltext.jobs.core.disk import files
+from saltext.jobs.core.display.command import HIDDEN, published_words
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.engine.returns import Returns, is_fed
 from saltext.jobs.core.errors import JobCacheError, Refused, StateError
+from saltext.jobs.core.functions import retcode_of
+from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.site import site_of
@@ -153,12 +160,12 @@ class Catalog:
 
     def active(self) -> list[Summary]:
         """Return the summaries of all batches that have not ended, oldest first."""
-        found = map(self._listed, sorted({*self._store.jids(Kind.OPEN), *native.active(self._opts)}))
+        found = map(self._listed, sorted({*self._store.jids(Kind.OPEN), *_active_of_salt(self._opts)}))
         return [item for item in found if item and item["state"] not in summary.OVER]
 
     def newest(self, limit: int, wanted: Callable[[Summary], bool] = lambda found: True) -> list[Summary]:
         """Return the summaries of up to ``limit`` wanted batches, newest first; of Salt's own only those that are active."""
-        jids = sorted({*self._store.jids(Kind.OPEN, Kind.ENDED), *native.active(self._opts)}, reverse=True)
+        jids = sorted({*self._store.jids(Kind.OPEN, Kind.ENDED), *_active_of_salt(self._opts)}, reverse=True)
         return list(itertools.islice((found for jid in jids if (found := self._listed(jid)) and wanted(found)), limit))
 
     def _summary(self, batch: Batch) -> Summary:
@@ -178,8 +185,9 @@ class Catalog:
                     told["retries"] = [one.spec.jid for one in retries]
                     told["unmended"] = summary.unmended(latest)
             return Found(told, batch, {}, lambda: self.minions(batch, latest))
-        if state := native.read(self._opts, jid):
-            return Found(native.summary(state, time.time(), self._sees({})), None, state, lambda: native.minions(state))
+        if state := of_salt(self._opts, jid):
+            told = _summary_of_salt(state, time.time(), self._sees({}))
+            return Found(told, None, state, lambda: _minions_of_salt(state))
         return None
 
     def _listed(self, jid: str) -> Summary | None:
@@ -222,3 +230,83 @@ def chooser(
         )
 
     return is_wanted
+
+
+# -- batches of Salt's own ----------------------------------------------------------------------------------------------
+# ``batch_active.p`` in ``cachedir`` is their index. What a ``.batch.p`` has must never be believed: Salt's manager writes
+# anything into it that a forged event carries.
+
+
+def _active_of_salt(opts: Mapping[str, Any]) -> list[str]:
+    """Return the jids of the batches that are active for Salt 3008; an unreadable index counts as empty."""
+    try:
+        jids = files.read_msgpack(pathlib.Path(opts["cachedir"], "batch_active.p"))
+    except (StateError, OSError) as exc:
+        log.warning("Salt's own batches may be missing: %s", exc)
+        return []
+    return [jid for jid in jids if is_plain(jid)] if isinstance(jids, (list, tuple)) else []
+
+
+def of_salt(opts: Mapping[str, Any], jid: str) -> dict[str, Any] | None:
+    """Return the state of a batch of Salt's own; None if there is none, or none that is readable and of this job."""
+    try:
+        state: Any = files.read_msgpack(path_of(opts, jid)) if is_plain(jid) else None
+    except (StateError, OSError) as exc:
+        log.debug("Ignoring a file: %s", exc)
+        return None
+    if not _is_state(state) or state["jid"] != jid or state.get("driver") == summary.DRIVER:
+        return None
+    return dict(state)
+
+
+def _is_state(state: Any) -> bool:
+    """
+    Tell whether this has the form of a state of Salt's manager or CLI. The manager writes down the content of an event
+    ``salt/batch/<jid>/new``, which any accepted minion can fire.
+    """
+    if not isinstance(state, Mapping):
+        return False
+    words = (state.get(name) for name in ("fun", "tgt_type", "driver", "user", "halted_reason"))
+    times = (state.get(name) for name in ("created", "last_progress"))
+    groups = [state.get(name) or () for name in ("all_minions", "pending", "active", "done", "failed")]
+    return (
+        is_plain(state.get("jid"))
+        and all(word is None or isinstance(word, str) for word in words)
+        and all(time is None or (type(time) in (int, float) and math.isfinite(time)) for time in times)
+        and all(isinstance(group, (list, tuple, Mapping)) and all(map(is_plain, group)) for group in groups)
+        and all(isinstance(state.get(name) or {}, Mapping) for name in ("active", "done"))
+    )
+
+
+def _summary_of_salt(state: Mapping[str, Any], now: float, is_seen: bool = True) -> dict[str, Any]:
+    """Return the summary of a batch of Salt's own. ``now`` is Unix time; ``is_seen``: whether arguments are shown."""
+    halted, progress = bool(state.get("halted")), state.get("last_progress")
+    same = (
+        *("jid", "fun", "tgt", "tgt_type", "batch_size", "halted_reason", "driver", "user"),
+        *("created", "last_progress"),
+    )
+    counts = collections.Counter(record["state"] for record in _minions_of_salt(state).values())
+    stands = "halted" if halted else "running" if counts["active"] or counts["pending"] else "complete"
+    return {
+        **{name: state.get(name) for name in same},
+        "arguments": published_words(state.get("arg")) if is_seen else [HIDDEN],
+        "total": len(state.get("all_minions") or ()),
+        **{name: counts[name] for name in (*summary.ENDED, "active", "pending")},
+        "state": stands,
+        "halted": halted,
+        "success": None if stands == "running" else not (halted or counts["failed"]),
+        "age_seconds": max(0.0, now - progress) if progress else None,
+    }
+
+
+def _minions_of_salt(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the minions of a batch of Salt's own in the form of ``summary.minions``."""
+    found = {minion: summary.minion_record("pending", state.get("created")) for minion in state.get("pending") or ()}
+    found |= {
+        name: summary.minion_record("active", since, None, since) for name, since in (state.get("active") or {}).items()
+    }
+    for minion, data in (state.get("done") or {}).items():
+        code = retcode_of(data) if isinstance(data, Mapping) else None
+        found[minion] = summary.minion_record("failed" if code else "completed", None, code)
+    found |= {minion: summary.minion_record("failed", None) for minion in state.get("failed") or {}}
+    return {minion: found[minion] for minion in sorted(found)}

@@ -112,14 +112,6 @@ class RightsChecked(Fact):
 
 
 @dataclass(frozen=True)
-class Allotted(Fact):
-    """The batch may send to ``count`` more minions now."""
-
-    count: int = 0
-    limit: int | None = None  # if it wants more: how many may be in flight over all batches
-
-
-@dataclass(frozen=True)
 class Requested(Fact):
     """
     An operator wants something: ``stop`` (send to no more minions and, with ``kill``, kill the job on those in flight),

@@ -75,11 +75,13 @@ class Live:
         )  # how many of its minions the engine's figures have, or ended before its start
         self.quiet = lines.Quiet(log)  # logs failures that repeat at most once a minute
 
-    def step(self, fact: facts.Fact) -> bool:
-        """Have the batch take a fact, and tell whether that changes anything."""
+    def step(self, fact: facts.Fact, room: int = 0) -> bool:
+        """Have the batch take a fact, and tell whether that changes anything. ``room``: as ``Sharing`` gives it."""
         if self.gone:
             return False  # the batch ended while the fact was on its way
-        effects = self.batch.step(fact, self._ports.clock.now(), self.ahead, self._room.limit is not None)
+        self.batch.schedule.ahead = self.ahead
+        self.batch.pace.room = None if self._room.limit is None else room
+        effects = self.batch.step(fact, self._ports.clock.now())
         if effects is None:
             return False
         self._alarm.set(None if self.batch.closed else self.batch.next_due)
@@ -190,4 +192,5 @@ class Sharing:
             if given[jid]:
                 live.served = self._rounds
             if given[jid] or limit != live.batch.pace.limit:
-                live.step(facts.Allotted(given[jid], limit))
+                live.batch.pace.limit = limit
+                live.step(facts.Tick(), given[jid])

@@ -53,7 +53,7 @@ class Pace(Part):
     began: float = 0.0  # when the present stage began
     wanted: int = 0  # how many minions it would send to now
     limit: int | None = None  # over all batches, if that keeps it from sending to more; else None
-    allotted: int | None = None  # how many minions ``live.py`` lets it send to in this step; None for any number
+    room: int | None = None  # how many minions ``live.py`` lets it send to in this step; None for any number
 
     def __post_init__(self) -> None:
         self.quota = self._quota()
@@ -169,7 +169,7 @@ class Pace(Part):
         publish_at = max(self.freed_at + window, self.not_before)
         if now < publish_at:
             return 0, publish_at
-        count = capacity if self.allotted is None else min(capacity, self.allotted)
+        count = capacity if self.room is None else min(capacity, self.room)
         self.wanted = 0 if count else capacity
         return count, None
 
@@ -246,7 +246,7 @@ class Schedule(Part):
     opens: float | None = None  # when it may send next, or since when; None if that is not known
     open: bool = False  # it may send now
     trouble: str = ""  # why that is not known
-    ahead: float = 0.0  # seconds by which the wall clock is ahead of the engine's
+    ahead: float = 0.0  # seconds by which the wall clock is ahead of the engine's, as ``live.py`` says
     looked_at: float | None = None
     look_at: float | None = None  # when to look again; None for never
 

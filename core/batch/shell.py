@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.batch import effects, facts, sending
+from saltext.jobs.core.batch import effects, facts
 from saltext.jobs.core.batch.live import Live, Ports, Sharing, Turns
-from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.machine import Batch, misses
 from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.pace import Rights
 from saltext.jobs.core.batch.spec import Spec
@@ -155,7 +155,7 @@ class BatchShell:
         if record.jid in self.live:
             self.live[record.jid].step(facts.Returned(record.minion, record.retcode))
         for live in list(self.live.values()):
-            if sending.misses(live.batch, record.minion):
+            if misses(live.batch, record.minion):
                 live.step(facts.Pinged((record.minion,)))
 
     def on_read(self) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import msgpack
 import salt.payload
+import salt.utils.jid
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch import native
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.spec import Spec
@@ -44,6 +45,12 @@ def change_of(batch: Batch) -> Change:
     batch.touched.clear()
     kind = Kind.ENDED if batch.closed else Kind.OPEN
     return Change(batch.spec.jid, kind, lambda: salt.payload.dumps(batch.spec.as_dict()), row, parts, asks)
+
+
+def path_of(opts: Mapping[str, Any], jid: str) -> pathlib.Path:
+    """Return the file with all that Salt 3008 knows of a batch."""
+    jobs = os.path.join(opts["cachedir"], "jobs")
+    return pathlib.Path(salt.utils.jid.jid_dir(jid, jobs, opts.get("hash_type", "sha256"))) / ".batch.p"
 
 
 class BatchStore(Batches):
@@ -81,7 +88,7 @@ class BatchStore(Batches):
     def forget(self, kind: Kind, before: float) -> list[str]:
         old = super().forget(kind, before)
         for jid in old:
-            path = native.path_of(self._opts, jid)
+            path = path_of(self._opts, jid)
             with contextlib.suppress(OSError):  # its directory may have more
                 path.unlink(missing_ok=True)
                 path.parent.rmdir()
@@ -110,7 +117,7 @@ class BatchStore(Batches):
             "halted": True,
             "halted_reason": "driven by the batch_manager engine of saltext-jobs: see salt-run batch.status",
         }
-        files.write_atomic(native.path_of(self._opts, spec.jid), salt.payload.dumps(state))
+        files.write_atomic(path_of(self._opts, spec.jid), salt.payload.dumps(state))
 
     def keep_job(self, jid: str) -> None:
         """
@@ -119,4 +126,4 @@ class BatchStore(Batches):
         """
         if self._opts.get("master_job_cache", "local_cache") == "local_cache":
             with contextlib.suppress(FileNotFoundError):
-                os.utime(native.path_of(self._opts, jid).with_name("jid"))
+                os.utime(path_of(self._opts, jid).with_name("jid"))

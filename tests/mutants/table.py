@@ -81,7 +81,7 @@ _TABLE = (
     ),
     (
         "a publish without a confirmation counts as not sent",
-        "core/batch/sending.py",
+        "core/batch/machine.py",
         "if not fact.certain:\n",
         "if False:\n",
         QUIET,
@@ -116,7 +116,7 @@ _TABLE = (
     ),
     (
         "a paused batch sends on",
-        "core/batch/sending.py",
+        "core/batch/machine.py",
         "if batch.halted or batch.paused or not pending:",
         "if batch.halted or not pending:",
         "tests/unit/batch/test_shell_control.py::test_a_paused_batch_sends_nothing_until_it_is_resumed",

@@ -11,8 +11,8 @@ import salt.minion
 import salt.utils.jid
 from salt.daemons import masterapi
 
-from saltext.jobs.core.batch import facts, native
-from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.batch import facts
+from saltext.jobs.core.batch.store import BatchStore, path_of
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.job_cache import BATCH_MARK, JobCache
 from tests.functional.options import options_in
@@ -49,7 +49,7 @@ class Master:
     def age(self, jid):
         """Hours pass. The jobs of our own job cache are kept for a second only, so that this is not needed."""
         if not self.cache.keeps_first_load:
-            os.utime(native.path_of(self.opts, jid).with_name("jid"), (1, 1))
+            os.utime(path_of(self.opts, jid).with_name("jid"), (1, 1))
 
     def begin(self, reason):
         """A batch has sent its job to one of two minions, and waits. Returns its jid."""

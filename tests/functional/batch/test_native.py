@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.batch import native
-from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.batch.store import BatchStore, path_of
 from tests.unit.batch.bench import BEGIN, spec
 
 batch_manager = pytest.importorskip("salt.utils.batch_manager", reason="Salt 3008 is the first release that has it")
@@ -50,7 +49,7 @@ def manager(opts, outside):
 def shown(opts):
     """The file that Salt is shown of our batch."""
     BatchStore(opts).show_to_salt(OURS, BEGIN)
-    return native.path_of(opts, OURS.jid)
+    return path_of(opts, OURS.jid)
 
 
 def events_of(jid):

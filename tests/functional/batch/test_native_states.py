@@ -11,9 +11,8 @@ import salt.payload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from saltext.jobs.core.batch import native
-from saltext.jobs.core.batch.catalog import Catalog
-from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.batch.catalog import Catalog, of_salt
+from saltext.jobs.core.batch.store import BatchStore, path_of
 from saltext.jobs.core.disk import files
 from tests.unit.batch.bench import Bench
 
@@ -62,7 +61,7 @@ def show_all(opts):
 
 
 def write(opts, jid, state):
-    path = native.path_of(opts, jid)
+    path = path_of(opts, jid)
     os.makedirs(path.parent, exist_ok=True)
     files.write_atomic(path, salt.payload.dumps(state))
     index = pathlib.Path(opts["cachedir"], "batch_active.p")
@@ -107,7 +106,7 @@ def test_what_is_damaged_or_invalid_in_the_index_of_salts_own_manager_is_passed_
 def test_a_state_that_names_another_job_is_shown_nowhere(opts):
     write(opts, JID, {**GOOD, "jid": "20260516101112131416"})
     assert show_all(opts) == []
-    assert native.read(opts, JID) is None
+    assert of_salt(opts, JID) is None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -120,5 +119,5 @@ def test_no_state_keeps_the_others_from_being_listed(opts, changes, missing):
     write(opts, other, {**GOOD, "jid": other})
     write(opts, JID, {name: value for name, value in {**GOOD, **changes}.items() if name not in missing})
     assert other in show_all(opts)
-    if native.read(opts, JID) is not None:
+    if of_salt(opts, JID) is not None:
         assert Catalog(opts).find(JID).summary["jid"] == JID

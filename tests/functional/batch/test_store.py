@@ -9,9 +9,8 @@ import time
 import pytest
 import salt.payload
 
-from saltext.jobs.core.batch import native
 from saltext.jobs.core.batch.facts import Published
-from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.batch.store import BatchStore, path_of
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger.batches import Kind
@@ -80,12 +79,12 @@ def test_a_batch_that_cannot_be_read_at_this_moment_does_not_count_as_damaged(op
 def test_ended_batches_are_forgotten_when_they_are_old_enough_and_other_files_of_their_jobs_stay(opts, store):
     for jid in ("1", "2", "3"):
         Bench("ab", "2", jid=jid).keep(store, ended=True)
-        files.write_atomic(native.path_of(opts, jid), salt.payload.dumps({"jid": jid}))
-    load = native.path_of(opts, "3").with_name(".load.p")
+        files.write_atomic(path_of(opts, jid), salt.payload.dumps({"jid": jid}))
+    load = path_of(opts, "3").with_name(".load.p")
     load.write_bytes(b"x")
     for jid in ("1", "3"):
         change_batch(opts, jid, at=time.time() - 2000)
     store.forget(Kind.ENDED, before=time.time() - 1000)
     assert store.jids(*Kind) == ["2"]
-    assert not native.path_of(opts, "1").parent.exists()
+    assert not path_of(opts, "1").parent.exists()
     assert os.listdir(load.parent) == [".load.p"]

@@ -8,9 +8,8 @@ import os
 import pytest
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch import native
 from saltext.jobs.core.batch.shell import MOST_WAITING
-from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.batch.store import BatchStore, path_of
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import spec
 from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench
@@ -153,7 +152,7 @@ def test_local_cache_keeps_the_job_of_a_batch_while_the_batch_is_under_way(bench
     for minion in bench.master.minions.values():
         minion.seconds = 30.0
     bench.begin("abcd", "2", timeout=60.0)
-    job = native.path_of(bench.opts, JID).with_name("jid")
+    job = path_of(bench.opts, JID).with_name("jid")
     job.parent.mkdir(parents=True, exist_ok=True)
     job.write_text(JID)
     os.utime(job, (1, 1))
