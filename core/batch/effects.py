@@ -23,13 +23,12 @@ from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.live import Live, Ports
 from saltext.jobs.core.batch.spec import Spec, not_passed
 from saltext.jobs.core.batch.summary import announcement
-from saltext.jobs.core.delivery.known import Evidence, Said, Step
+from saltext.jobs.core.delivery import asking
+from saltext.jobs.core.delivery.known import Answers, Evidence, Step
 from saltext.jobs.core.display.text import counted, some
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed
-from saltext.jobs.core.functions import runs_states
-from saltext.jobs.core.master import events, once
+from saltext.jobs.core.master import events
 from saltext.jobs.core.master.job_cache import BATCH_MARK
-from saltext.jobs.core.master.questions import Found
 from saltext.jobs.core.options.kinds import WINDOW
 from saltext.jobs.core.users import WHO
 
@@ -132,51 +131,22 @@ async def store_load(ports: Ports, spec: Spec) -> None:
     await ports.cache_worker.call(ports.cache.keep_load, spec.jid, load, spec.minions, True)
 
 
-async def _ask(ports: Ports, live: Live, effect: facts.Ask) -> facts.Fact:
-    async def take(said: Found) -> None:
-        live.step(await _answers(ports, live, said))
+async def _ask(ports: Ports, live: Live, effect: facts.Ask) -> Answers:
+    async def take(answers: Awaitable[Answers]) -> None:
+        live.step(await answers)
 
-    def told(said: Found) -> None:
-        # Minions that have answered need not wait for the others.
-        ports.loop.spawn_callback(take, said)
+    def told(answers: Awaitable[Answers]) -> None:
+        ports.loop.spawn_callback(take, answers)
 
-    minions, timeout = effect.minions, live.batch.spec.gather_job_timeout
+    minions, spec = effect.minions, live.batch.spec
+    about = asking.About(live.jid, spec.fun, spec.options, live.batch.created)
     # The first time a minion may still be about to begin, so what its records say does not matter yet.
     doubted = [minion for minion in minions if live.batch.members[minion].idle]
     try:
-        said = await ports.questions.find_job(live.jid, minions, timeout, told=told, doubted=doubted)
-    except NoMinionMatched:
-        return facts.Asked({Evidence.SILENT: minions})
+        return await asking.ask(ports, about, minions, spec.gather_job_timeout, told, doubted=doubted)
     except (PublishFailed, JobCacheError) as exc:
         log.warning("Batch %s: %s could not be asked: %s", live.jid, counted(len(minions), "minion"), exc)
-        return facts.Asked({Evidence.UNASKED: minions})
-    return await _answers(ports, live, said)
-
-
-async def _answers(ports: Ports, live: Live, said: Found) -> facts.Fact:
-    spec = live.batch.spec
-    # With ``queue=True`` the job may wait where ``find_job`` does not look, until the other states have ended.
-    waiting = said.applying if runs_states(spec.fun) else frozenset[str]()
-    others = said.others(live.jid, spec.fun)
-    returns = {minion: data for minion, data in said.ran.items() if minion not in others}
-    fetched = Evidence.FETCHED
-    try:
-        if returns:
-            await ports.cache_worker.call(ports.cache.store_kept, live.jid, spec.fun, returns)
-    except JobCacheError as exc:
-        log.info("Batch %s: returns that minions have kept cannot be stored: %s", live.jid, exc)
-        fetched = Evidence.UNASKED
-    told = {
-        Evidence.RUNS: said.running | waiting,
-        Evidence.IDLE: (said.idle | others) - waiting,
-        fetched: returns.keys(),
-        Evidence.SILENT: said.silent,
-    }
-    records = dict.fromkeys(others, Said.INTERRUPTED)
-    if once.is_recorded([spec.fun], spec.options):
-        age = ports.clock.now() - live.batch.created
-        records |= {minion: Said.of(record.about(age)) for minion, record in said.records.items()}
-    return facts.Asked({evidence: tuple(sorted(minions)) for evidence, minions in told.items()}, records)
+        return Answers({Evidence.UNASKED: frozenset(minions)})
 
 
 async def _kill(ports: Ports, live: Live, effect: facts.Kill) -> None:
@@ -275,7 +245,7 @@ def kept_options(spec: Spec) -> Mapping[str, Any]:
     return {**spec.options, "metadata": {**metadata, "job_retry": limits}}
 
 
-_EFFECTS: dict[type, Callable[[Ports, Live, Any], Awaitable[facts.Fact | None]]] = {
+_EFFECTS: dict[type, Callable[[Ports, Live, Any], Awaitable[facts.Fact | Answers | None]]] = {
     facts.Ping: _ping,
     facts.Publish: _publish,
     facts.LookUp: _look_up,

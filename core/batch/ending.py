@@ -16,7 +16,8 @@ from saltext.jobs.core.batch import facts, member
 from saltext.jobs.core.batch.facts import Effect
 from saltext.jobs.core.batch.member import IN_DOUBT, KILL_PAUSE, TERM_PAUSE, Outcome
 from saltext.jobs.core.batch.state import BatchState
-from saltext.jobs.core.delivery.known import Evidence, Said, Step
+from saltext.jobs.core.delivery.known import Answers, Evidence, Said, Step
+from saltext.jobs.core.functions import runs_states
 
 
 def returned(batch: BatchState, fact: facts.Returned, now: float) -> list[Effect] | None:
@@ -111,16 +112,18 @@ def looked_up(batch: BatchState, fact: facts.LookedUp, now: float) -> list[Effec
     return [facts.Ask(to_ask)] if to_ask else []
 
 
-def asked(batch: BatchState, fact: facts.Asked, now: float) -> list[Effect]:
+def asked(batch: BatchState, fact: Answers, now: float) -> list[Effect]:
     """Minions were asked whether they run the job. Silence is no evidence while minions still connect."""
-    look, late = list[str](), list[str]()
+    # With ``queue=True`` the job may wait where ``find_job`` does not look, until the other states have ended.
+    waiting = fact.applying if runs_states(batch.spec.fun) else frozenset[str]()
+    runs = waiting.union(fact.told.get(Evidence.RUNS, ()))
+    in_doubt = batch.flights.at(sorted(runs), *IN_DOUBT)
+    late = [minion for minion in in_doubt if _runs(batch, minion, Evidence.RUNS, now)]
+    look = list[str]()
     for evidence, minions in fact.told.items():
-        if evidence is Evidence.RUNS:
-            late += [minion for minion in batch.flights.at(minions, *IN_DOUBT) if _runs(batch, minion, evidence, now)]
-            continue
-        if evidence is Evidence.SILENT and now < batch.pending.settled_at:
-            evidence = Evidence.UNASKED
-        for minion in batch.flights.at(minions, Step.ASKING):
+        if evidence in (Evidence.SILENT, Evidence.UNPROVEN):
+            evidence = Evidence.UNASKED if now < batch.pending.settled_at else Evidence.SILENT
+        for minion in batch.flights.at(sorted(minions - runs), Step.ASKING):
             known = batch.members[minion]
             known.take(evidence, now, fact.said.get(minion, Said.NOTHING))
             step = member.answered(known, batch.spec)

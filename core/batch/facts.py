@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from saltext.jobs.core.delivery.known import Evidence, Said
-
 # -- facts ------------------------------------------------------------------------------------------------------------
 
 
 class Fact:
-    """What has happened to a batch."""
+    """What has happened to a batch. What minions answer when asked about its job is one too (``Answers``)."""
 
 
 class Tick(Fact):
@@ -78,14 +76,6 @@ class LookedUp(Fact):
 
     minions: tuple[str, ...]
     found: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True)
-class Asked(Fact):
-    """What minions said when asked about the job. FETCHED: the job cache has now what they had kept."""
-
-    told: Mapping[Evidence, tuple[str, ...]]
-    said: Mapping[str, Said] = field(default_factory=dict)  # what their records (the executor ``job_once``) say
 
 
 @dataclass(frozen=True)
@@ -164,7 +154,7 @@ class LookUp(OfMinions):
 class Ask(OfMinions):
     """
     Ask them whether they run the job, and for their records of it; store the returns that they have kept. After this you
-    must report Asked for each minion once, as they answer. Those that could not be asked, or stored, are unasked.
+    must report Answers, with each minion once, as they answer. Those that could not be asked, or stored, are unasked.
     """
 
 

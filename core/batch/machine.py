@@ -27,7 +27,7 @@ from saltext.jobs.core.batch.facts import Announce, Effect, Fact, LookUp
 from saltext.jobs.core.batch.member import Outcome, absent, overdue_at
 from saltext.jobs.core.batch.pace import PausedBy
 from saltext.jobs.core.batch.state import BatchState
-from saltext.jobs.core.delivery.known import Evidence, Step
+from saltext.jobs.core.delivery.known import Answers, Evidence, Step
 
 
 class Batch(BatchState):
@@ -35,7 +35,7 @@ class Batch(BatchState):
 
     __slots__ = ()
 
-    def step(self, fact: Fact, now: float) -> list[Effect] | None:
+    def step(self, fact: Fact | Answers, now: float) -> list[Effect] | None:
         """
         Take a fact that has become known at ``now``, and return what is to be done, in this order; None if the fact changes
         nothing.
@@ -318,7 +318,7 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect] | None]] = {
     facts.EventsLost: ending.doubt_silence,
     facts.Tick: ending.ticked,
     facts.LookedUp: ending.looked_up,
-    facts.Asked: ending.asked,
+    Answers: ending.asked,
     facts.Killed: ending.killed,
     facts.Requested: _requested,
     facts.Recovered: _recover,
