@@ -71,10 +71,11 @@ class Capture:
         job.begun.difference_update(minions)
         self._changed(jid)
 
-    def begun(self, jid: str, minion: str) -> None:
+    def begun(self, jid: str, minion: str, proven: bool) -> None:
         """Note a claim that a minion has begun a job. The minion has no entry for the job."""
         job = self.open.get(jid)
-        if job is not None and minion in job.named:  # it was not sent to others: their claims are forged
+        # It was not sent to others, as far as is known: their claims are forged, but not their answers.
+        if job is not None and (proven or minion in job.named):
             job.claims.add(minion)
 
     def started(self, minion: str) -> None:

@@ -173,7 +173,7 @@ class Retry:
         if entry is not None:
             self._replays.acknowledged(entry, proven)
         else:
-            self.capture.begun(jid, minion)
+            self.capture.begun(jid, minion, proven)
 
     def _look_again(self, returns: bool = True) -> None:
         """Look at all that waits for an event, since events may have been missed."""

@@ -48,6 +48,22 @@ def test_minions_that_begin_a_job_and_never_return_it_are_named_once_its_time_to
     assert named in caplog.text
 
 
+def test_a_minion_that_says_that_it_runs_a_job_is_believed_though_the_log_has_lost_that_it_was_sent_it():
+    world = World(minions=("a", "b"), duration=1e6)
+    world.publish("j1", targets=("a",))
+    world.run(1)
+    world.cache_up = False
+    with world.deaf():
+        world.publish("j1", targets=("b",))
+        world.lose_log()
+        world.publish("j2", targets=("b",))
+    world.run(60)
+    world.start("b")
+    world.cache_up = True
+    world.run(600)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.HELD, 1)
+
+
 # -- where the log does not tell of everything ------------------------------------------------------------------------
 
 
