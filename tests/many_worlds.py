@@ -38,13 +38,8 @@ def live_through(profile, seed):
             raise AssertionError(f"{profile.__name__} {seed}: {exc}") from exc
 
 
-def main(profiles, live_through):
-    """
-    Play what the command line names.
-
-    :param profiles: classes of worlds, of which the command line may name one.
-    :param live_through: plays a world, by its class and its seed; an AssertionError says what is wrong in it.
-    """
+def main(profiles):
+    """Play what the command line names: one of these classes of worlds, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", choices=[profile.__name__ for profile in profiles], help="by default all")
     parser.add_argument("--seeds", default="0-100", help="the first seed, and the one after the last")

@@ -509,12 +509,8 @@ class Adversary(Misfortunes, World):
                 explained = key in self.returned or self.state(*key) or settled or key in self.gone or key in self.lost
                 assert explained, f"{key} is lost: it has run {self.runs[key]} times"
                 assert self.state(*key) is not State.CLAIMED
-                entry = self.machine.entry(*key)
-                if (
-                    entry
-                    and entry.state is State.CANCELLED
-                    and entry.reason.startswith(("killed by", "by an operator"))
-                ):
+                entry = self.machine.entry(*key) if self.state(*key) is State.CANCELLED else None
+                if entry and entry.reason.startswith(("killed by", "by an operator")):
                     is_over = not self.keeps_order or self.truth.is_over(key)
                     assert is_over, f"{key} was wanted after it: {entry.reason}"
         assert all(runs <= 6 for runs in self.runs.values()), "a loop"
@@ -750,9 +746,8 @@ class Operators(CutOff):
         if missed:
             name, jid = self.hands.choice(missed)
             if name not in self.without_key:
-                for key in ((name, jid),):
-                    self.killed_at.pop(key, None)
-                    self.last_kill.pop(key, None)
+                self.killed_at.pop((name, jid), None)
+                self.last_kill.pop((name, jid), None)
                 self.publish(jid, targets=(name,))
 
     def _ended(self):
@@ -765,11 +760,8 @@ class Operators(CutOff):
 
     def do_limited(self):
         """A job says for how long it is owed, and how often it may be begun."""
-        limits = Limits(
-            given=True,
-            ttl=self.hands.choice([None, 300.0, 1e6]),
-            max_attempts=self.hands.choice([None, 1, 2]),
-        )
+        ttl, attempts = self.hands.choice([None, 300.0, 1e6]), self.hands.choice([None, 1, 2])
+        limits = Limits(given=True, ttl=ttl, max_attempts=attempts)
         self.publish(self._next_jid(), targets=self._some(), limits=limits)
 
     def do_unmatch(self):
@@ -1006,4 +998,4 @@ PROFILES = (Adversary, CutOff, Operators, Clocks, Failing, Power, PowerOnce)
 
 
 if __name__ == "__main__":
-    many_worlds.main(PROFILES, many_worlds.live_through)
+    many_worlds.main(PROFILES)

@@ -111,14 +111,8 @@ class Sites(Operators):
         """A job of a function that is left out, or that asks not to be kept; or one that asks to be kept all the same."""
         if self.odds.random() < 0.7:
             self.stop(self.odds.choice(sorted(self.minions)))
-        funs = [
-            "test.ping",
-            "cmd.run",
-            "sys.doc",
-            ["state.apply", "test.ping"],
-            ["state.apply", QUESTIONS[0]],
-            *QUESTIONS,
-        ]
+        several = ["state.apply", "test.ping"], ["state.apply", QUESTIONS[0]]
+        funs = ["test.ping", "cmd.run", "sys.doc", *several, *QUESTIONS]
         wishes = [
             {"fun": self.odds.choice(funs)},
             {"fun": self.odds.choice(funs), "limits": Limits(given=True)},
@@ -159,4 +153,4 @@ class Sites(Operators):
 PROFILES = (Sites,)
 
 if __name__ == "__main__":
-    many_worlds.main(PROFILES, many_worlds.live_through)
+    many_worlds.main(PROFILES)

@@ -638,4 +638,4 @@ PROFILES = (Together, Quiet, Cuts, Restarts, Freezes, Rollouts, Clocks, Hell)
 
 
 if __name__ == "__main__":
-    many_worlds.main(PROFILES, many_worlds.live_through)
+    many_worlds.main(PROFILES)

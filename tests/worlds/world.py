@@ -1062,14 +1062,3 @@ class Misfortunes:
         if jid in self.minions[name].running:
             self.killed.discard((name, jid))
             super().finish(name, jid, life)
-
-
-def forty_with_a_job_each():
-    """Return (world, names): forty absent minions, each owed a job of its own, with two publishes a second."""
-    names = tuple(f"m{n}" for n in range(40))
-    world = World(minions=names, rate=2.0)
-    for name in names:
-        world.stop(name)
-        world.publish(f"j-{name}", targets=(name,))
-    world.run(120)
-    return world, names

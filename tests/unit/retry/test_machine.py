@@ -10,7 +10,7 @@ from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Limits, State
 from saltext.jobs.core.retry.shell import figures
-from tests.worlds.world import ANSWERS, PATIENCE, START, World, forty_with_a_job_each
+from tests.worlds.world import ANSWERS, PATIENCE, START, World
 
 
 def away(name="b", by_id=True, **options):
@@ -90,7 +90,12 @@ def test_minions_owed_the_same_job_are_one_publish():
 
 
 def test_publishes_keep_to_the_rate():
-    world, names = forty_with_a_job_each()
+    names = tuple(f"m{n}" for n in range(40))
+    world = World(minions=names, rate=2.0)
+    for name in names:
+        world.stop(name)
+        world.publish(f"j-{name}", targets=(name,))
+    world.run(120)
     before, begun = world.publishes, world.now
     for name in names:
         world.start(name)
