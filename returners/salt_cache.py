@@ -30,7 +30,7 @@ from saltext.jobs.core.master import identity, passes
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
 from saltext.jobs.core.master.secrets import without_secrets
 from saltext.jobs.core.store import listing, records, retention
-from saltext.jobs.core.store.calling import Outage
+from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.keys import plain
 from saltext.jobs.core.store.store import store_of
 

@@ -16,17 +16,16 @@ from typing import Any
 import salt.loader
 import salt.payload
 import salt.utils.jid
-from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.banks import NOCACHE, PUBLISHED, RETURNS
+from saltext.jobs.core.banks import NOCACHE, PUBLISHED
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.ledger.records import Published
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.store import records
-from saltext.jobs.core.store.calling import Undecodable
+from saltext.jobs.core.store.drivers import Undecodable
 from saltext.jobs.core.store.store import Store, store_of
 
 log = lines.logger(__name__)
@@ -149,22 +148,11 @@ class JobCache:
         return value if isinstance(value, Mapping) else {}
 
     def _fetch_each(self, jid: str, minions: list[str]) -> dict[str, Any]:
-        store = self._store
-        job, ids = store.key_of(jid), {store.key_of(minion): minion for minion in minions}
-        if job is None:
-            return {}
-        bank = f"{RETURNS}/{job}"
-        keys = [key for key in ids if key is not None]
-        found: dict[str, Any] = {}
-        for key, value in self._guard(OURS, f"fetch {bank}", lambda: list(store.driver.fetch_each(bank, keys))):
-            minion = ids[key]
+        found = dict(self._guard(OURS, f"fetch {jid}", lambda: list(records.some_returns(self._store, jid, minions))))
+        for minion, value in found.items():
             if isinstance(value, Undecodable):
                 self._quiet.error("record", "Skipping %s's return of %s, which cannot be read: %s", minion, jid, value)
                 found[minion] = {}
-            elif isinstance(value, SaltCacheError):
-                raise JobCacheError(f"{minion}'s return of {jid} cannot be read: {value}") from value
-            else:
-                found[minion] = value
         return found
 
     def _read_each(self, jid: str, minions: list[str]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.recorder.pipeline import Item
 from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.store import records
-from saltext.jobs.core.store.calling import Undecodable
+from saltext.jobs.core.store.drivers import Undecodable
 from saltext.jobs.core.store.store import store_of
 
 log = lines.logger(__name__)

@@ -17,6 +17,7 @@ from saltext.jobs.core.disk.lease import FileLease, Lead, Leader, Lease, leader_
 from saltext.jobs.core.errors import SiteAway, StateError
 from saltext.jobs.core.ledger.tables import SQLITE, Result, Tables
 from saltext.jobs.core.sqlite.database import Database, database_at
+from saltext.jobs.core.sqlite.file import damage_in
 
 #: The file of ``cache: sqlite``, and the one below ``saltext_jobs`` if the job cache is elsewhere.
 CACHE, FILE = "cache.sqlite", "jobs.sqlite"
@@ -77,10 +78,14 @@ class SqliteTables(Tables):
 
         return self._do(in_one)
 
-    def _do(self, work: Callable[[Database], Result]) -> Result:
+    def _do(self, work: Callable[[Database], Result], again: bool = True) -> Result:
         try:
             return work(self.database)
-        except (sqlite3.Error, StateError) as exc:
+        except Exception as exc:  # damage in a transaction may have become any other error
+            if again and damage_in(exc):  # nothing was written, and another file has replaced the damaged one
+                return self._do(work, again=False)
+            if not isinstance(exc, (sqlite3.Error, StateError)):
+                raise
             told = str(exc) if isinstance(exc, StateError) else f"{self.place} cannot be used: {exc}"
             raise SiteAway(told) from exc
 

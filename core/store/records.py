@@ -33,17 +33,17 @@ import functools
 import hashlib
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import salt.payload
+from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.functions import function_of
 from saltext.jobs.core.ledger.records import JOB_CACHE, Published, publish_of, work_of
-from saltext.jobs.core.store.calling import Outage, Undecodable
-from saltext.jobs.core.store.drivers import ABSENT
+from saltext.jobs.core.store.drivers import ABSENT, Outage, Undecodable
 from saltext.jobs.core.store.keys import ids_in
 from saltext.jobs.core.store.listing import readable
 from saltext.jobs.core.store.store import Store
@@ -375,6 +375,19 @@ def _report_second_return(store: Store, first: Any, load: Mapping[str, Any], rec
         load["jid"],
         ", ".join(differing),
     )
+
+
+def some_returns(store: Store, jid: str, minions: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """
+    Yield (minion, its return) of those of some minions that have returned a job: Undecodable for a damaged one, and else
+    what is stored. :raises SaltCacheError: if one cannot be read now.
+    """
+    job, ids = store.key_of(jid), {store.key_of(minion): minion for minion in minions}
+    names = [key for key in ids if key is not None]
+    for key, data in store.driver.fetch_each(f"{RETURNS}/{job}", names) if job is not None else ():
+        if isinstance(data, SaltCacheError) and not isinstance(data, Undecodable):
+            raise data
+        yield ids[key], data
 
 
 def returns_of(store: Store, jid: str) -> dict[str, dict[str, Any]]:

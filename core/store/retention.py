@@ -17,7 +17,7 @@ from saltext.jobs.core.banks import LOADS, OF_JOBS, RETURNS
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger import queue
 from saltext.jobs.core.ledger.batches import Batches, Kind
-from saltext.jobs.core.store.calling import Outage
+from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.store import Store
 
 CLOCK_SKEW = 86400.0  # a jid further in the future says nothing about its age

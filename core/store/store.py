@@ -30,8 +30,7 @@ from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import JobCacheSettings
 from saltext.jobs.core.site import site_of
-from saltext.jobs.core.store.calling import loading
-from saltext.jobs.core.store.drivers import Driver, Local
+from saltext.jobs.core.store.drivers import Driver, Local, loading
 from saltext.jobs.core.store.keys import Keys, are_plain, plain
 from saltext.jobs.core.store.tabled import Postgresql, Sqlite, Tabled
 

@@ -18,10 +18,8 @@ from saltext.jobs.core.banks import LOADS, RETURNS
 from saltext.jobs.core.ledger import jobs, stored, values
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.ledger.tally import JobTally, Named
-from saltext.jobs.core.sqlite.file import damage_in
 from saltext.jobs.core.sqlite.tables import SqliteTables
-from saltext.jobs.core.store.calling import Undecodable
-from saltext.jobs.core.store.drivers import ABSENT, ALL, LAST, Driver, Wanted
+from saltext.jobs.core.store.drivers import ABSENT, ALL, LAST, Driver, Undecodable, Wanted
 
 Result = TypeVar("Result")
 
@@ -41,18 +39,7 @@ class Tabled(Driver):
         raise NotImplementedError
 
     def do(self, name: str, bank: str, call: Callable[..., Result], *args: Any, key: str | None = None) -> Result:
-        """
-        Return what ``call`` returns for the tables; called once more if it meets a damaged file, since nothing was written
-        then, and another file has replaced it. :raises SaltCacheError: if it fails, with ``name`` in the message.
-        """
-        try:
-            return self._once(name, bank, call, *args, key=key)
-        except SaltCacheError as exc:
-            if not damage_in(exc):
-                raise
-        return self._once(name, bank, call, *args, key=key)
-
-    def _once(self, name: str, bank: str, call: Callable[..., Result], *args: Any, key: str | None = None) -> Result:
+        """Return what ``call`` returns for the tables. :raises SaltCacheError: if it fails, with ``name`` in the message."""
         try:
             return call(self.tables, *args)
         except SaltCacheError:
@@ -70,7 +57,7 @@ class Tabled(Driver):
 
     def _each(self, found: Iterator[Result], name: str, bank: str) -> Iterator[Result]:
         """Yield from an iterator that reads the tables now and then. :raises SaltCacheError: as ``do``."""
-        while part := self._once(name, bank, lambda _: list(itertools.islice(found, _AT_ONCE))):
+        while part := self.do(name, bank, lambda _: list(itertools.islice(found, _AT_ONCE))):
             yield from part
 
     def read_all(self, items: Sequence[tuple[str, str]]) -> list[Any]:

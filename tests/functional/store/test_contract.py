@@ -32,8 +32,8 @@ from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.options.engines import JobCacheSettings
-from saltext.jobs.core.store import calling, records
-from saltext.jobs.core.store.calling import Outage
+from saltext.jobs.core.store import drivers, records
+from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.records import digest
 from saltext.jobs.core.store.retention import sweep, trim
 from saltext.jobs.core.store.search import Query, search
@@ -520,7 +520,7 @@ class ServerContract(Contract):
             began = time.monotonic()
             with pytest.raises(Outage, match=f"{self.driver}.*{JID}"):
                 job_cache.returner(a_return("web1"))
-            assert time.monotonic() - began < stretched(4 * calling.OUTAGE_SECONDS)
+            assert time.monotonic() - began < stretched(4 * drivers.OUTAGE_SECONDS)
             with store.lock(JID, "web1"):
                 pass
         finally:
@@ -708,7 +708,7 @@ class TestMysql(ServerContract):
             began = time.monotonic()
             with contextlib.suppress(SaltCacheError):
                 job_cache.returner(a_return("web1", value="x" * size))
-            assert time.monotonic() - began < stretched(4 * calling.OUTAGE_SECONDS)
+            assert time.monotonic() - began < stretched(4 * drivers.OUTAGE_SECONDS)
         assert job_cache.returner(a_return("web2")) is None
         assert list(job_cache.get_jid(JID)) == ["web2"]
 

@@ -84,8 +84,7 @@ def root_of(path, table):
 
 def meet(opts):
     """Have a process read the file, which is damaged. Return the name that it has got."""
-    (error,) = in_processes(1, lambda _: banks_of(opts).read_everything())
-    assert "malformed" in error
+    in_processes(1, lambda _: banks_of(opts).read_everything())
     (aside,) = banks_of(opts).damaged()
     return aside
 
@@ -97,8 +96,7 @@ def recover(opts, path):
 def test_a_damaged_file_is_set_aside_and_a_line_names_it_and_the_command(filled, path, caplog):
     damage(path, lambda pages: [pages * 4 // 5])
     banks = banks_of(filled)
-    with pytest.raises(OSError, match="malformed"):
-        banks.read_everything()
+    banks.read_everything()
     (aside,) = banks.damaged()
     assert banks.keys("grains") == [] and banks.is_sound()
     (line,) = [record for record in caplog.records if "damaged" in record.getMessage()]
