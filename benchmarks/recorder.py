@@ -80,7 +80,7 @@ class Rig:
         tables.open()
         begin = Position(tables.name(), 0, tables.gaps(), tables.boot())  # a new one would begin at the end
         outbox = outbox_of(tables, name)
-        outbox.keep({}, begin)
+        outbox.add([], begin)
         self.consumer = Consumer(self.loop, Clock(), name, recipient, outbox)
         self._salt_cache = salt.loader.returners(self.opts, {})
 

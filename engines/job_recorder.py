@@ -52,7 +52,7 @@ from saltext.jobs.core.recorder.reading import outbox_of
 from saltext.jobs.core.recorder.recipients import Send, ToPeople, ToReturner
 from saltext.jobs.core.recorder.returner import NOTICES, ReturnerModule, notices_of, settings_of
 from saltext.jobs.core.recorder.shell import RecorderShell
-from saltext.jobs.core.recorder.watch import WATCH, Sights, Watch, known_of
+from saltext.jobs.core.recorder.watch import Sights, Watch, known_of
 from saltext.jobs.core.recorder.webhook import Webhook
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
@@ -102,9 +102,8 @@ def _wired(settings: RecorderSettings, loop: Any, lease: Lease) -> RecorderShell
     watch = None
     if targets:
         socket.setdefaulttimeout(_PATIENCE)
-        outbox = outbox_of(tables, WATCH, lease)
-        reported = Reported(opts["id"], notices.kinds, notices.console, known_of(outbox))
-        watch = Watch(_sights(opts, tables), reported, targets, outbox)
+        reported = Reported(opts["id"], notices.kinds, notices.console, known_of(tables))
+        watch = Watch(_sights(opts, tables), reported, targets, tables, lease)
     bus = Bus(opts, loop, JOB_RECORDER)
     service = Service(opts, JOB_RECORDER, loop, lease)
     return RecorderShell(loop, clock, bus, service, [*consumers, *targets], watch)

@@ -1,6 +1,6 @@
 """
-What engines keep by name, a row each: how far a returner of the recorder has read the log, which masters have an engine.
-All functions raise OSError when the database cannot be used now.
+What engines keep by name, a row each: how far the log was read for a returner, what notices have reported, which masters
+have an engine. All functions raise OSError when the database cannot be used now.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """
-How far readers of the log are that hand records on, and what they still owe: records that a returner has refused, and
+How far readers of the log are that hand records on, and what they still owe: records of the log before that place, and
 notices. A reader is named by its engine and by whom it hands records to, such as ``job_recorder pgjsonb``. All methods raise
 OSError when the database cannot be used now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -18,10 +18,10 @@ from saltext.jobs.core.ledger.tables import OUTBOX, Tables
 
 _CURSOR = "cursor"
 
-_READY = "reader = ? AND due <= ? ORDER BY due, at, jid, minion LIMIT ?"
+_READY = "reader = ? AND due <= ? ORDER BY due, at LIMIT ?"
 _NEWEST_DEAD = "reader = ? AND due IS NULL ORDER BY at DESC, jid, minion LIMIT ?"
-_COUNTS = f"""SELECT count(*) FILTER (WHERE due = 0), count(*) FILTER (WHERE due > 0), count(*) FILTER (WHERE due IS NULL)
-    FROM {OUTBOX} WHERE reader = ?"""
+_COUNTS = f"""SELECT count(*) FILTER (WHERE due = 0), count(*) FILTER (WHERE due > 0), count(*) FILTER (WHERE due IS NULL),
+    min(at) FILTER (WHERE due = 0) FROM {OUTBOX} WHERE reader = ?"""
 _TRIM = f"""DELETE FROM {OUTBOX} WHERE reader = ? AND due {{0}} NULL AND at <
     (SELECT at FROM {OUTBOX} WHERE reader = ? AND due {{0}} NULL ORDER BY at DESC LIMIT 1 OFFSET ?)"""
 _TRIM_DEAD, _TRIM_WAITING = _TRIM.format("IS"), _TRIM.format("IS NOT")
@@ -51,9 +51,10 @@ class Row(NamedTuple):
 class Counts(NamedTuple):
     """How many rows of a reader were not refused yet, are tried again, and are dead letters."""
 
-    fresh: int
-    parked: int
-    dead: int
+    fresh: int = 0
+    parked: int = 0
+    dead: int = 0
+    oldest: float | None = None  # ``at`` of the oldest that was not refused yet
 
 
 class Outbox:
@@ -67,51 +68,40 @@ class Outbox:
         found = meta.get(self.tables, self._reader, _CURSOR)
         return Position(**msgpack.unpackb(found)) if found else None
 
-    def keep(self, changes: Mapping[Key, Row | None], cursor: Position | None = None) -> None:
-        """Store rows, remove those that are None, and note how far the reader is: all of it or nothing."""
+    def add(self, rows: Sequence[Row], cursor: Position | None = None) -> None:
+        """Store rows, unless they are there, and note how far the reader is: all of it or nothing."""
 
         def work() -> None:
-            rows = {(self._reader, *key): None if row is None else row[1:] for key, row in changes.items()}
-            OUTBOX.write(self.tables, rows)
+            OUTBOX.add(self.tables, {(self._reader, *row.key): row[1:] for row in rows})
             if cursor is not None:
                 meta.keep(self.tables, self._reader, _CURSOR, msgpack.packb(cursor._asdict()))
 
         self.tables.together(work, self._lease)
 
-    def add(self, rows: Iterable[Row]) -> None:
-        """Store rows, unless they are there."""
+    def keep(self, changes: Mapping[Key, Row | None]) -> None:
+        """Store rows, and remove those that are None: all of it or nothing."""
+        rows = {(self._reader, *key): None if row is None else row[1:] for key, row in changes.items()}
+        self.tables.together(lambda: OUTBOX.write(self.tables, rows), self._lease)
 
-        def work() -> None:
-            for row in rows:
-                self.tables.run(OUTBOX.add, OUTBOX.values(self.tables, (self._reader, *row.key), row[1:]))
+    def push(self, rows: Sequence[Row], most: int) -> int:
+        """As ``add``. If more than ``most`` rows then wait, remove the oldest, and return how many."""
 
-        self.tables.together(work, self._lease)
+        def work() -> int:
+            self.add(rows)
+            return self._trim(_TRIM_WAITING, most)
 
-    def report(self, known: Row, others: Sequence[Outbox], rows: Sequence[Row], most: int) -> list[int]:
-        """
-        Store what a watcher has ``known`` here, and ``rows`` in the outboxes of ``others`` unless they are there: all in one
-        transaction that survives a power cut. If more than ``most`` rows then wait in one of these, its oldest are removed.
-        Returns how many in each.
-        """
-
-        def work() -> list[int]:
-            self.keep({known.key: known})
-            for other in others:
-                other.add(rows)
-            return [other._trim(_TRIM_WAITING, most) for other in others]
-
-        return self.tables.together(work, self._lease, durable=True)
+        return self.tables.together(work, self._lease)
 
     def ready(self, now: float, most: int) -> list[Row]:
-        """Return rows that are due: first those that were not refused yet, the oldest of them first."""
-        return self._rows(_READY, now, most)
+        """Return rows that are due: first those that were not refused yet, the oldest of them. A load precedes returns."""
+        return sorted(self._rows(_READY, now, most), key=lambda row: (row.due or 0.0, *row.key[1:]))
 
     def dead(self, most: int) -> list[Row]:
         """Return the newest dead letters, oldest first."""
         return self._rows(_NEWEST_DEAD, most)[::-1]
 
     def counts(self) -> Counts:
-        return Counts(*map(int, self.tables.read(_COUNTS, (self._reader,))[0]))
+        return Counts(*self.tables.read(_COUNTS, (self._reader,))[0])
 
     def trim_dead(self, most: int) -> int:
         """Remove the oldest dead letters, if there are more than ``most``, and return how many."""

@@ -40,9 +40,7 @@ class Requests:
 
     def add(self, request_id: str, body: bytes) -> None:
         """Make a request, durably; one that was made before stays as it is."""
-        self._tables.run(
-            REQUESTS.add, REQUESTS.values(self._tables, (self._engine, request_id), (_ASKED, body)), durable=True
-        )
+        REQUESTS.add(self._tables, {(self._engine, request_id): (_ASKED, body)}, durable=True)
 
     def open(self) -> list[Open]:
         """Return the requests without an answer, those taken first. A body that no master has sealed is empty."""

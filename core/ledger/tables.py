@@ -172,11 +172,10 @@ class Rows:
         types = {**key, **(more or {}), "body": "{blob}"}
         names, keys, at = ", ".join(types), ", ".join(key), ["at"] if timed else []
         self.of = " AND ".join(f"{column} = ?" for column in key)
-        self._insert, self._marks = f"INSERT INTO {self} ({names}) VALUES", f"({marks_of(types)})"
-        self.add = f"{self._insert} {self._marks} ON CONFLICT DO NOTHING"
+        self._row = f"({marks_of(types)})"
+        self._insert = f"INSERT INTO {self} ({names}) VALUES"
         new = ", ".join(f"{column} = excluded.{column}" for column in [*types, *at] if column not in key)
         self._or_update = f"ON CONFLICT ({keys}) DO UPDATE SET {new}"
-        self._delete = f"DELETE FROM {self} WHERE {self.of}"
         self._select = f"SELECT {names} FROM {self} WHERE "
         columns = [f"{column} {its_type}" for column, its_type in types.items()]
         columns += [f"{column} double precision NOT NULL DEFAULT ({{now}})" for column in at]
@@ -185,24 +184,27 @@ class Rows:
     def __str__(self) -> str:
         return self.table
 
-    def values(self, tables: Tables, key: tuple[Any, ...], rest: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the values of a row for ``add``. :param rest: ``more``, and the body, which may be None."""
-        body = rest[-1]
-        return (*key, *rest[:-1], None if body is None else tables.seal.put(body, self.table, *key))
+    def add(self, tables: Tables, rows: Mapping[Any, tuple[Any, ...]], durable: bool = False) -> None:
+        """Store rows, unless they are there. ``rows``: what is in ``more``, and the body, which may be None, by key."""
+        self._put(tables, rows, "ON CONFLICT DO NOTHING", durable)
 
     def write(self, tables: Tables, changes: Mapping[Any, tuple[Any, ...] | None]) -> None:
-        """Store rows, and remove those that are None; all or none. ``changes``: what ``values`` takes, by key."""
+        """Store rows, and remove those that are None; all or none. ``changes``: what ``add`` takes."""
 
         def work() -> None:
-            rows = [self.values(tables, key, rest) for key, rest in changes.items() if rest is not None]
-            for key in [key for key, rest in changes.items() if rest is None]:
-                tables.run(self._delete, key)
-            for first in range(0, len(rows), _AT_ONCE):
-                some = rows[first : first + _AT_ONCE]
-                put = f"{self._insert} {', '.join([self._marks] * len(some))} {self._or_update}"
-                tables.run(put, list(itertools.chain.from_iterable(some)))
+            gone = [key for key, rest in changes.items() if rest is None]
+            for some in _parts(gone):
+                tables.run(f"DELETE FROM {self} WHERE {' OR '.join([f'({self.of})'] * len(some))}", _flat(some))
+            self._put(tables, {key: rest for key, rest in changes.items() if rest is not None}, self._or_update)
 
         tables.together(work)
+
+    def _put(self, tables: Tables, rows: Mapping[Any, tuple[Any, ...]], conflict: str, durable: bool = False) -> None:
+        found = []
+        for key, (*more, body) in rows.items():
+            found.append((*key, *more, None if body is None else tables.seal.put(body, self.table, *key)))
+        for some in _parts(found):
+            tables.run(f"{self._insert} {', '.join([self._row] * len(some))} {conflict}", _flat(some), durable)
 
     def read(self, tables: Tables, where: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return rows: key, ``more``, and body, which is None if no master has written it."""
@@ -211,6 +213,14 @@ class Rows:
             (*row[:-1], None if row[-1] is None else tables.seal.take(bytes(row[-1]), self.table, *row[:size]))
             for row in tables.read(self._select + where, values)
         ]
+
+
+def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (rows[first : first + _AT_ONCE] for first in range(0, len(rows), _AT_ONCE))
+
+
+def _flat(rows: Iterable[Iterable[Any]]) -> list[Any]:
+    return list(itertools.chain.from_iterable(rows))
 
 
 def marks_of(values: Iterable[Any]) -> str:

@@ -13,13 +13,12 @@ How to tell a record that the returner refuses (poison) from a returner that is 
   a few records, different ones each time, so that one bad record cannot hide that the returner is back. If a round had no
   success, the next one comes after a pause.
 
-A refused record leaves the pipeline, and is taken again after a pause that grows with each refusal; few of them at a time,
-so that they alone cannot end a round.
+A refused record is tried again after a pause that grows with each refusal; few of them in a round, so that they alone
+cannot end it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,21 +31,6 @@ _FAULTS |= {"ArithmeticError", "RecursionError"}
 STOP_AFTER = 3
 #: Seconds before the next try after a failure; each further failure doubles them, up to the longest.
 _PAUSE, _LONGEST = 1.0, 10.0
-
-
-@dataclasses.dataclass(eq=False)
-class Item:
-    """A record on its way to a returner. Times are Unix time."""
-
-    key: Any  # anything that can be a key of a dict
-    tries: int = 0  # how often it was refused
-    in_doubt: bool = False  # the returner may have it already: if it can be asked, ask it before the next try
-    at: float = 0.0  # since when it is there
-    place: int | None = None  # where it stands in the log; None for a row of the outbox
-    body: bytes | None = None  # its content, if that is nowhere else
-    has_failed: bool = False  # a try has failed, and the record was not to blame
-    why: str = ""  # why it was refused
-    due: float | None = 0.0  # when it is to be tried again; None if it is to be set aside
 
 
 class Failure(NamedTuple):
@@ -63,73 +47,70 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(f"{type(error).__name__}: {str(error).strip()}"[:1000], is_fault)
 
 
+#: What names a record.
+Key: TypeAlias = Any
 #: Hands records over, and raises if none was taken. Returns ``{key: why}`` of those that were refused.
-Take: TypeAlias = Callable[[Sequence[Item]], Mapping[Any, str]]
+Take: TypeAlias = Callable[[Sequence[Key]], Mapping[Key, str]]
 #: The outcome of one try; there is no failure if the record was taken.
-Attempt: TypeAlias = tuple[Item, Failure | None]
+Attempt: TypeAlias = tuple[Key, Failure | None]
+
+
+class Refusal(NamedTuple):
+    """A record was refused."""
+
+    tries: int  # how often by now
+    due: float | None  # when it is to be tried again, in Unix time; None if it is given up
+    why: str
 
 
 class Pipeline:
     """
-    One returner's way through the records. It holds only the next few, at most ``size``. After ``tries`` refusals one is set
-    aside. ``longest``: seconds to the next try while the returner takes nothing.
+    One returner's way through its records. After ``tries`` refusals one is given up. ``longest``: seconds to the next round
+    while the returner takes nothing.
     """
 
-    def __init__(self, size: int, tries: int = 5, longest: float = _LONGEST) -> None:
-        self._size, self._tries, self._longest = size, tries, longest
-        self.waiting: dict[Any, Item] = {}  # by key, in the order in which they came
+    def __init__(self, tries: int = 5, longest: float = _LONGEST) -> None:
+        self._tries, self._longest = tries, longest
         self.trouble: str | None = None  # why the returner is thought to be down
-        self.not_before = 0.0  # the time of the next round
+        self.not_before = 0.0  # the Unix time of the next round
+        self._failed = set[Key]()  # what a try has failed of, and was not to blame
         self._fruitless = self._turn = 0
 
-    @property
-    def room(self) -> int:
-        """How many more records it takes now."""
-        return self._size - len(self.waiting)
-
-    @property
-    def room_for_refused(self) -> int:
-        """How many more records it takes now that were refused before."""
-        return max(0, STOP_AFTER - 1 - sum(item.tries > 0 for item in self.waiting.values()))
-
-    def take(self, item: Item) -> None:
-        """Add a record, unless there is one with this key."""
-        self.waiting.setdefault(item.key, item)
-
-    def round(self, now: float) -> list[Item]:
+    def round(self, tries: Mapping[Key, int]) -> list[Key]:
         """
-        Return the records to try now, in this order; none before ``not_before``. Stop after STOP_AFTER failures in a row
-        that blame no record. After the round you must call ``settle``.
+        Return the records to try now, in this order, of those that wait. ``tries``: how often each was refused. Stop after
+        STOP_AFTER failures in a row that blame no record. After the round you must call ``settle``.
         """
-        if now < self.not_before:
-            return []
-        waiting = list(self.waiting.values())
+        self._failed.intersection_update(tries)
+        refused = [key for key, count in tries.items() if count][: STOP_AFTER - 1]
+        waiting = [*refused, *(key for key, count in tries.items() if not count)]
         if self.trouble and waiting:
             start = self._turn % len(waiting)
             self._turn += STOP_AFTER
             return (waiting[start:] + waiting[:start])[:STOP_AFTER]
         # After each record that has failed before comes one that has not, as long as there are any: if that is taken, the
         # other one is at fault, and records that fail again cannot end a round by themselves.
-        failed = [item for item in waiting if item.has_failed or item.tries]
-        fresh = [item for item in waiting if not (item.has_failed or item.tries)] if failed else waiting
-        return [item for pair in itertools.zip_longest(failed, fresh) for item in pair if item is not None]
+        failed = [key for key in waiting if tries[key] or key in self._failed]
+        fresh = [key for key in waiting if not (tries[key] or key in self._failed)]
+        return [key for pair in itertools.zip_longest(failed, fresh) for key in pair if key is not None]
 
-    def settle(self, attempts: Sequence[Attempt], now: float) -> list[Item]:
-        """Take the outcomes of a round. Returns the records that were refused, which have left the pipeline."""
+    def settle(self, attempts: Sequence[Attempt], tries: Mapping[Key, int], now: float) -> dict[Key, Refusal]:
+        """Take the outcomes of a round, and return the records that were refused. Without any, nothing is known anew."""
+        if not attempts:
+            return {}
         last_taken = max((index for index, (_, failure) in enumerate(attempts) if failure is None), default=-1)
-        refused, trouble = list[Item](), None
-        for index, (item, failure) in enumerate(attempts):
+        refused, self.trouble = dict[Key, Refusal](), None
+        for index, (key, failure) in enumerate(attempts):
             if failure is None:
-                self.waiting.pop(item.key, None)
-            elif failure.is_fault or index < last_taken:
-                item.tries, item.why = item.tries + 1, failure.reason
-                item.due = None if item.tries >= self._tries else now + _pause(item.tries - 1)
-                refused.append(self.waiting.pop(item.key))
-            else:  # the connection may have broken after the record was stored
-                item.in_doubt = item.has_failed = True
-                trouble = failure.reason
-        self.trouble = trouble
-        if trouble and last_taken < 0:
+                continue
+            if failure.is_fault or index < last_taken:
+                count = tries[key] + 1
+                due = None if count >= self._tries else now + _pause(count - 1)
+                refused[key] = Refusal(count, due, failure.reason)
+            else:
+                self._failed.add(key)
+                self.trouble = failure.reason
+        if self.trouble and last_taken < 0:
             self.not_before = now + _pause(self._fruitless, self._longest)
             self._fruitless += 1
         else:
@@ -141,13 +122,13 @@ def _pause(fruitless: int, longest: float = _LONGEST) -> float:
     return min(_PAUSE * 2.0 ** min(fruitless, 16), longest)
 
 
-def attempts_of(items: Sequence[Item], take: Take, at_once: bool = True) -> Iterator[Attempt]:
+def attempts_of(keys: Sequence[Key], take: Take, at_once: bool = True) -> Iterator[Attempt]:
     """
     Hand records over, in as few calls as possible or one at a time, and yield the outcome of each as soon as it is known.
     Halving a call that has failed finds the bad record. If STOP_AFTER records in a row fail alone, and no error blames one,
     the returner counts as down: the rest is neither tried nor yielded.
     """
-    pieces: deque[Sequence[Item]] = deque([items] if at_once and items else [[item] for item in items])
+    pieces: deque[Sequence[Key]] = deque([keys] if at_once and keys else [[key] for key in keys])
     failed_alone = 0
     while pieces and failed_alone < STOP_AFTER:
         piece = pieces.popleft()
@@ -166,11 +147,11 @@ def attempts_of(items: Sequence[Item], take: Take, at_once: bool = True) -> Iter
                 pieces.extendleft(reversed(_divided(piece, failure.is_fault)))
             continue
         failed_alone = 0
-        for item in piece:
-            yield item, Failure(refused[item.key], is_fault=True) if item.key in refused else None
+        for key in piece:
+            yield key, Failure(refused[key], is_fault=True) if key in refused else None
 
 
-def _divided(piece: Sequence[Item], is_fault: bool) -> list[Sequence[Item]]:
+def _divided(piece: Sequence[Key], is_fault: bool) -> list[Sequence[Key]]:
     """Return the parts of a piece that failed, in the order to try them."""
     # A single record shows whether the returner works; the last one, since records that were refused before lead the piece.
     rest, last = (piece, piece[:0]) if is_fault else (piece[:-1], piece[-1:])

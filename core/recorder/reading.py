@@ -1,15 +1,14 @@
 """
-What a returner is to get next of the log: the records after its place, and what the log lacks.
+What a returner is to get of the log: it becomes rows of the returner's outbox, and what the log lacks too.
 
-It blocks: use it in the Worker of its consumer. The place must never move past a record that is still to be handed over, but
-for one with a row in the outbox. If the log lacks records, the job cache is read once, and what the returner may not have
-becomes rows of the outbox before the place moves on.
+It blocks: use it in the Worker of its consumer. The rows and the place up to which the log was read are kept in one
+transaction. If the log lacks records, the job cache is read once, and what the returner may not have becomes rows before the
+place moves on.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk.lease import Lease
@@ -17,16 +16,15 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.ids import jid_time
 from saltext.jobs.core.ledger.log import AWAY, REMOVED, RESTARTED, News, Position, Reader, count_after
 from saltext.jobs.core.ledger.outbox import Key, Outbox, Row
+from saltext.jobs.core.ledger.records import Record
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.lines import Quiet
-from saltext.jobs.core.recorder.pipeline import Item
 from saltext.jobs.core.recorder.recipients import LOAD, RETURN, SETTLED, ToReturner
 
 log = lines.logger(__name__)
 
-#: Of the first records after a start, how many may have been delivered before: more than a consumer reads ahead. And more
-#: records than a log has.
-_DOUBTFUL, _MANY = 2000, 10**9
+#: More records than a log has.
+_MANY = 10**9
 #: Seconds: when the log lacks records, jobs that were published earlier are not looked at.
 _LOOK_BACK = 3600.0
 
@@ -42,60 +40,58 @@ class Reading:
     def __init__(self, name: str, recipient: ToReturner, outbox: Outbox) -> None:
         self._name, self._recipient, self._outbox = name, recipient, outbox
         self._log: Reader | None = None  # before it is known how far the returner is
-        self._read_to: Position | None = None
-        self._doubtful, self._quiet = 0, Quiet(log)
+        self._place: Position | None = None  # what is before it is in the outbox, or was
+        self._news: News | None = None  # what was read after it
+        self._doubtful, self._quiet = 0, Quiet(log)  # so many of the next records may have been delivered before
+        self.new = set[Key]()  # rows that the returner surely has not
         self.has_more = False  # there is more to take now
         self.gap_since: float | None = None  # the Unix time since when the log lacks records that the outbox has not
 
-    def take(self, most: int) -> tuple[list[Item], int]:
-        """Return the next records, at most ``most``, and how many are lost: the log removed them before they were read."""
-        self._log, found, lost = self._log or self._begun(), list[Item](), 0
-        if most and self.gap_since is None:  # what is handed over before the place is noted must be little
-            news = self._log.read(most)
-            if news.gap and not (self._recipient.store.writes_together and news.gap in (AWAY, RESTARTED)):
+    def take(self, most: int) -> int:
+        """
+        Move the next records into the outbox, at most ``most``. Returns how many are lost: the log removed them before they
+        were read. :raises Exception: if the log or the job cache cannot be read, or a returner that is asked fails.
+        """
+        self._log = self._log or self._begun()
+        if self._news is None:
+            self._news = self._log.read(most)
+            if self._news.gap and not (self._recipient.store.writes_together and self._news.gap in (AWAY, RESTARTED)):
                 self.gap_since = time.time()
-                self._tell(news.gap)
-                lost = self._removed_before(news) if news.gap == REMOVED else 0
-            self._read_to, self.has_more = news.position, news.more and self.gap_since is None
-            for place, record in zip(news.places, news.records, strict=True):
-                if record.listed:
-                    key = Key(RETURN if record.minion else LOAD, record.jid, record.minion)
-                    found.append(Item(key, in_doubt=self._doubtful > 0, at=record.at, place=place))
-                    self._doubtful -= 1
-        if self.gap_since is not None and (not self._recipient.knows or abs(time.time() - self.gap_since) >= SETTLED):
+                self._tell(self._news.gap)
+        news, lost, is_mended = self._news, 0, self.gap_since is not None and self._recipient.knows
+        if is_mended:
             self._mend()
-        return found, lost
-
-    def place(self, waiting: Iterable[Item]) -> Position | None:
-        """Return how far the returner is, given the records that still wait; None while that must not be noted."""
-        if self.gap_since is not None or self._log is None or self._log.position is None:
-            return None
-        # after a change of the log, places of the former one are among them
-        places = [item.place - 1 for item in waiting if item.place is not None]
-        return self._log.position._replace(offset=min([self._log.position.offset, *places]))
+        if news.gap == REMOVED:
+            lost = self._removed_before(news)
+        rows = [Row(_key_of(record), record.at) for record in news.records if record.listed]
+        if news.position != self._place:
+            self._outbox.add(rows, news.position)
+        self._news, self._place, self.has_more, self.gap_since = None, news.position, news.more, None
+        if self._doubtful <= 0:
+            self.new.update(row.key for row in rows)
+        self._doubtful = self.later(_MANY) if is_mended else self._doubtful - len(news.records)
+        return lost
 
     def later(self, most: int) -> int:
         """Return how many records are still to be read, at most ``most``."""
-        place = self._log and self._log.position
-        more = self.has_more or self.gap_since is not None
-        return count_after(self._outbox.tables, place.offset, most) if place and more else 0
+        return count_after(self._outbox.tables, self._place.offset, most) if self._place else 0
 
     def _begun(self) -> Reader:
-        known = self._outbox.cursor()
-        found = Reader(self._outbox.tables, known)
-        self._read_to = known
-        if known is None:  # a new returner gets what comes from now on
-            self._outbox.keep({}, found.read().position)
+        self._place = self._outbox.cursor()
+        found = Reader(self._outbox.tables, self._place)
+        if self._place is None:  # a new returner gets what comes from now on
+            self._place = found.read().position
+            self._outbox.add([], self._place)
         else:
-            self._doubtful = _DOUBTFUL
+            self._doubtful = self.later(_MANY)
         return found
 
     def _removed_before(self, news: News) -> int:
-        if self._read_to is None or news.position is None:
+        if self._place is None or news.position is None:
             return 0
         first = news.places[0] if news.places else news.position.offset + 1
         # in PostgreSQL places have gaps
-        return 1 if self._outbox.tables.is_far else first - 1 - self._read_to.offset
+        return 1 if self._outbox.tables.is_far else first - 1 - self._place.offset
 
     def _tell(self, gap: str) -> None:
         if self._recipient.knows:
@@ -107,13 +103,14 @@ class Reading:
 
     def _mend(self) -> None:
         """Put into the outbox what the job cache has, and the returner has not."""
-        if self._recipient.knows:
-            returner = self._recipient.returner
-            can_ask = returner.has("get_jid")
-            for jid, minions in self._recipient.young(_LOOK_BACK):
-                held = returner.returns(jid) if can_ask else ()
-                at, missing = jid_time(jid) or 0.0, [minion for minion in minions if minion not in held]
-                self._outbox.add([Row(Key(LOAD, jid), at), *(Row(Key(RETURN, jid, minion), at) for minion in missing)])
-            if self._read_to:  # what the log still has of these comes again
-                self._doubtful = max(self._doubtful, count_after(self._outbox.tables, self._read_to.offset, _MANY))
-        self.gap_since = None
+        time.sleep(SETTLED)
+        returner = self._recipient.returner
+        can_ask = returner.has("get_jid")
+        for jid, minions in self._recipient.young(_LOOK_BACK):
+            held = returner.returns(jid) if can_ask else ()
+            at, missing = jid_time(jid) or 0.0, [minion for minion in minions if minion not in held]
+            self._outbox.add([Row(Key(LOAD, jid), at), *(Row(Key(RETURN, jid, minion), at) for minion in missing)])
+
+
+def _key_of(record: Record) -> Key:
+    return Key(RETURN if record.minion else LOAD, record.jid, record.minion)

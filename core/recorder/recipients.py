@@ -13,17 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import salt.payload
-from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import RETURNS
 from saltext.jobs.core.ids import is_plain, jid_at
-from saltext.jobs.core.ledger.outbox import Key
+from saltext.jobs.core.ledger.outbox import Key, Row
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.master import secrets
 from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.options.engines import RecorderSettings
-from saltext.jobs.core.recorder.pipeline import Item
 from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import Undecodable
@@ -82,29 +80,29 @@ class ToReturner:
         """Whether a record that comes twice is stored once."""
         return self.at_once or self.returner.has("get_jid")
 
-    def read(self, items: Sequence[Item]) -> dict[Key, Parcel]:
-        """Return the parcels of the first items, as memory allows, but for records that the job cache may yet get."""
+    def read(self, rows: Sequence[Row]) -> dict[Key, Parcel]:
+        """Return the parcels of the first rows, as memory allows, but for records that the job cache may yet get."""
         self._held.clear()
         found, size, late = dict[Key, Parcel](), 0, SETTLED if self.store.writes_together else _LATE
-        for start in range(0, len(items), _LOOKED_UP):
-            part = items[start : start + _LOOKED_UP]
-            returns = self._returns(item.key for item in part if item.key.kind == RETURN)
-            for item in part:
-                parcel = self._parcel(item, returns.get(item.key))
-                if parcel is not None or abs(time.time() - item.at) > late:
-                    found[item.key] = parcel
+        for start in range(0, len(rows), _LOOKED_UP):
+            part = rows[start : start + _LOOKED_UP]
+            returns = self._returns(row.key for row in part if row.key.kind == RETURN)
+            for row in part:
+                parcel = self._parcel(row, returns.get(row.key))
+                if parcel is not None or abs(time.time() - row.at) > late:
+                    found[row.key] = parcel
             size += sum(len(repr(data)) for data in returns.values())
             if size >= _BYTES:
                 break
         return found
 
-    def _parcel(self, item: Item, data: Mapping[str, Any] | None) -> Parcel:
-        kind, jid, minion = item.key
+    def _parcel(self, row: Row, data: Mapping[str, Any] | None) -> Parcel:
+        kind, jid, minion = row.key
         job = self._job(jid)
         if not job.is_wanted or (kind == LOAD and jid in self._loads):
             return ()
         load = self._load(jid) if kind == LOAD or not (job.is_published or jid in self._loads) else {}
-        entries = [{"kind": "load", "time": item.at, "jid": jid, "data": load}] if load else []
+        entries = [{"kind": "load", "time": row.at, "jid": jid, "data": load}] if load else []
         if kind == LOAD:
             return entries or None
         if data is None:
@@ -119,7 +117,7 @@ class ToReturner:
             "jid": jid,
         }
         ret.setdefault("success", retcode_of(data) == 0)
-        return [*entries, {"kind": "return", "time": item.at, "jid": jid, "minion": minion, "data": ret}]
+        return [*entries, {"kind": "return", "time": row.at, "jid": jid, "minion": minion, "data": ret}]
 
     def hand_over(self, parcels: Mapping[Key, Sequence[Mapping[str, Any]]], in_doubt: bool) -> Mapping[Key, str]:
         """Hand parcels over; return ``{key: why}`` of refused ones. Raises if it fails. ``in_doubt``: it may have some."""
@@ -185,20 +183,17 @@ class ToReturner:
 
     def _returns(self, wanted: Iterable[Key]) -> dict[Key, Mapping[str, Any]]:
         """Return some returns. Those that are not there, or damaged, are left out."""
-        by_job: dict[str, dict[str | None, Key]] = {}
+        by_job: dict[str, list[str]] = {}
         for key in wanted:
-            by_job.setdefault(key.jid, {})[self.store.key_of(key.minion)] = key
+            by_job.setdefault(key.jid, []).append(key.minion)
         found: dict[Key, Mapping[str, Any]] = {}
-        for jid, keys in by_job.items():
-            names = [name for name in keys if name is not None]
-            for name, data in self.store.driver.fetch_each(f"{RETURNS}/{self.store.key_of(jid)}", names):
-                if isinstance(data, SaltCacheError) and not isinstance(data, Undecodable):
-                    raise data
+        for jid, minions in by_job.items():
+            for minion, data in records.some_returns(self.store, jid, minions):
                 try:
-                    found[keys[name]] = secrets.return_for_history(data)
+                    found[Key(RETURN, jid, minion)] = secrets.return_for_history(data)
                 except Exception as exc:  # whatever is no mapping
                     why = data if isinstance(data, Undecodable) else exc
-                    self._quiet.error("return", "The return of job %s by %s cannot be recorded: %s", jid, name, why)
+                    self._quiet.error("return", "The return of job %s by %s cannot be recorded: %s", jid, minion, why)
         return found
 
 
@@ -223,16 +218,16 @@ class ToPeople:
         self._name, self._send = name, send
         self._quiet = Quiet(log)
 
-    def read(self, items: Sequence[Item]) -> dict[Key, Parcel]:
-        return {item.key: self._parcel(item) for item in items}
+    def read(self, rows: Sequence[Row]) -> dict[Key, Parcel]:
+        return {row.key: self._parcel(row) for row in rows}
 
-    def _parcel(self, item: Item) -> Parcel:
+    def _parcel(self, row: Row) -> Parcel:
         try:
-            notice = dict(salt.payload.loads(item.body or b""))
+            notice = dict(salt.payload.loads(row.body or b""))
         except Exception as exc:  # msgpack raises many kinds
             self._quiet.error("row", "A notice for %s cannot be read: %s", self._name, exc)
             return None
-        if time.time() - item.at <= _KEPT:
+        if time.time() - row.at <= _KEPT:
             return (notice,)
         log.error("A notice for %s is given up: %s", self._name, notice["text"])
         return None

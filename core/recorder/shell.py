@@ -3,8 +3,8 @@ The job_recorder engine's work: a consumer for each returner, which reads the lo
 that makes notices; and answers to requests of runners.
 
 Nothing is lost: the master's workers have put each publish and return into the log and the job cache before the recorder
-sees it, and a returner's place in the log moves on after it has the record, or the outbox has it. It must never wait for a
-returner, and never record to the master's own job cache, from which it reads.
+sees it, and a returner's place in the log moves on with a row in its outbox. It must never wait for a returner, and never
+record to the master's own job cache, from which it reads.
 """
 
 from __future__ import annotations
@@ -110,7 +110,6 @@ class RecorderShell:
         for consumer in self._chosen(request):
             keys = [row.key for row in await self._dead(consumer, DEAD) if not wanted or _name_of(row.key) in wanted]
             done[consumer.name] = await self._disk.call(work, consumer.outbox, keys)
-            consumer.recount()
         return done
 
     async def _dead(self, consumer: Consumer, newest: int) -> list[Row]:

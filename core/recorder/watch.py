@@ -14,8 +14,12 @@ from typing import Any, NamedTuple
 import salt.payload
 
 from saltext.jobs.core import compat, lines
+from saltext.jobs.core.disk.lease import Lease
+from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.worker import Worker
-from saltext.jobs.core.ledger.outbox import Key, Outbox, Row
+from saltext.jobs.core.ledger import meta
+from saltext.jobs.core.ledger.outbox import Key, Row
+from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.notices import TEST, GivenUp, Reported, Seen
@@ -30,8 +34,8 @@ _TURN, _BATCHES, _QUEUE, _ENGINES = 1.0, 2.0, 15.0, 5.0
 _TIMES, _LONGEST = 50.0, 300.0
 #: Most notices that wait for one target; beyond it the oldest are dropped.
 MOST = 200
-#: The outbox that has what was reported, and its row.
-WATCH, _KNOWN = "notices:", Key("record", "")
+#: The name under which the engine keeps what was reported.
+_REPORTED = "reported"
 #: The row of a test in the outbox of a target.
 _TEST = Key(NOTICE, TEST)
 
@@ -45,21 +49,28 @@ class Sights(NamedTuple):
     silent: Callable[[], Mapping[str, float]]  # for how many seconds each engine has not answered; 0 if it has
 
 
-def known_of(outbox: Outbox) -> dict[str, Any] | None:
+def known_of(tables: Tables) -> dict[str, Any] | None:
     """Return what was reported before; None if that is not known. :raises OSError:"""
-    for row in outbox.ready(0.0, 1):
-        try:
-            return dict(salt.payload.loads(row.body or b""))
-        except Exception as exc:  # msgpack raises many kinds
-            log.error("What was reported before cannot be read, so it may be reported again, or not at all: %s", exc)
-    return None
+    body = meta.get(tables, JOB_RECORDER, _REPORTED)
+    try:
+        return None if body is None else dict(salt.payload.loads(body))
+    except Exception as exc:  # msgpack raises many kinds
+        log.error("What was reported before cannot be read, so it may be reported again, or not at all: %s", exc)
+        return None
 
 
 class Watch:
-    """Puts notices into the outboxes of ``targets``, and what was ``reported`` into the ``outbox`` of ``WATCH``."""
+    """Puts notices into the outboxes of ``targets``, and notes in the ``tables`` what was ``reported``."""
 
-    def __init__(self, sights: Sights, reported: Reported, targets: Sequence[Consumer], outbox: Outbox) -> None:
-        self._sights, self._reported, self.targets, self._outbox = sights, reported, targets, outbox
+    def __init__(
+        self,
+        sights: Sights,
+        reported: Reported,
+        targets: Sequence[Consumer],
+        tables: Tables,
+        lease: Lease | None = None,
+    ) -> None:
+        self._sights, self._reported, self.targets, self._tables, self._lease = sights, reported, targets, tables, lease
         self._quiet = Quiet(log)
         self._looks = {
             "batches": (self._batches, _BATCHES),
@@ -125,9 +136,11 @@ class Watch:
         known: bytes = salt.payload.dumps(self._reported.record())
         if known == self._kept and not self._rows:
             return
-        row, others = Row(_KNOWN, 0.0, body=known), [target.outbox for target in self.targets]
-        gone = self._outbox.report(row, others, self._rows, MOST)
+        gone = self._tables.together(lambda: self._write(known), self._lease, durable=True)
         self._kept, self._rows = known, []
         for target, count in zip(self.targets, gone, strict=True):
-            target.lost += count
-            target.recount()
+            target.lose(count)
+
+    def _write(self, known: bytes) -> list[int]:
+        meta.keep(self._tables, JOB_RECORDER, _REPORTED, known)
+        return [target.outbox.push(self._rows, MOST) for target in self.targets]

@@ -6,8 +6,7 @@ import pytest
 
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.recorder.reading import outbox_of
-from saltext.jobs.core.recorder.watch import WATCH, known_of
+from saltext.jobs.core.recorder.watch import known_of
 from saltext.jobs.core.site import site_of
 from tests.faults import freeze, thaw
 from tests.functional.recorder.receiver import receiving
@@ -37,8 +36,7 @@ def master(salt_factories, receiver):
     }
     engines = [{"batch_manager": {}}, {"job_recorder": {}}]
     with batch_master(salt_factories, *MINIONS, job_retry=None, engines=engines, job_notices=notices) as daemon:
-        outbox = outbox_of(site_of(daemon.config), WATCH)
-        wait_for(lambda: known_of(outbox), what="the engine has looked at the batches")
+        wait_for(lambda: known_of(site_of(daemon.config)), what="the engine has looked at the batches")
         yield daemon
 
 

@@ -431,15 +431,15 @@ _TABLE = (
     (
         "the place moves past a record that no returner has",
         "core/recorder/reading.py",
-        "self._log.position._replace(offset=min([self._log.position.offset, *places]))",
-        "self._log.position",
+        "self._outbox.add(rows, news.position)",
+        "self._outbox.add([], news.position)",
         "tests/functional/recorder/test_recording.py::test_what_a_returner_has_not_got_goes_out_after_a_restart",
     ),
     (
         "a refused record is tried for ever",
         "core/recorder/pipeline.py",
-        "None if item.tries >= self._tries else now + _pause(item.tries - 1)",
-        "now + _pause(item.tries - 1)",
+        "None if count >= self._tries else now + _pause(count - 1)",
+        "now + _pause(count - 1)",
         "tests/unit/recorder/test_pipeline.py",
     ),
     # who may

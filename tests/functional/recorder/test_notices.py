@@ -22,7 +22,7 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.ledger.outbox import Key, Row
 from saltext.jobs.core.recorder.notices import Reported
 from saltext.jobs.core.recorder.reading import outbox_of
-from saltext.jobs.core.recorder.watch import WATCH, Sights, Watch, known_of
+from saltext.jobs.core.recorder.watch import Sights, Watch, known_of
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.site import site_of
 from tests.event_bus import event_bus, options
@@ -54,7 +54,7 @@ class Site:
         with self.log.open("ab") as log:
             self.engine = subprocess.Popen(command, cwd=CHECKOUT, stderr=log, start_new_session=True)
         wait_for(lambda: requests.is_running(self.opts, JOB_RECORDER), what="the engine runs")
-        wait_for(lambda: known_of(outbox_of(site_of(self.opts), WATCH)), what="it has looked at batches and queue")
+        wait_for(lambda: known_of(site_of(self.opts)), what="it has looked at batches and queue")
 
     def kill(self):
         if self.engine is not None:
@@ -206,8 +206,8 @@ def test_it_looks_again_soon_after_a_look_that_failed_and_within_minutes_after_o
             later[0] += 5
             await compat.sleep(0.01)
 
-    outbox = outbox_of(site_of(options_in(tmp_path, cache="sqlite")), WATCH)
-    watch = Watch(Sights(jids, str, dict, dict), Reported("master", (), "", None), (), outbox)
+    tables = site_of(options_in(tmp_path, cache="sqlite"))
+    watch = Watch(Sights(jids, str, dict, dict), Reported("master", (), "", None), (), tables)
     loop = compat.new_loop()
     loop.spawn_callback(watch.run, AtOnce())
     loop.run_sync(functools.partial(pass_seconds, 10))

@@ -293,7 +293,7 @@ def test_what_a_log_has_lost_in_a_power_cut_is_found_in_the_job_cache(make, jid)
     with database_of(stage.opts) as sql:
         assert sql.execute("DELETE FROM saltext_jobs_log WHERE minion = 'm1'").rowcount
     outbox = stage.consumer.outbox
-    outbox.keep({}, outbox.cursor()._replace(boot="the one before"))
+    outbox.add([], outbox.cursor()._replace(boot="the one before"))
     stage = make(opts={"cache": "localfs"})
     assert stage.until(lambda: stage.returns == [(jid, "m1", "x")])
 
