@@ -25,7 +25,7 @@ from benchmarks.batch_ports import ports_of, spec_of
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.ledger.records import return_of
 from saltext.jobs.core.options.engines import BatchSettings
 from saltext.jobs.core.store import records

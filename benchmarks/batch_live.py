@@ -24,7 +24,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.options.engines import BatchSettings

@@ -34,7 +34,6 @@ from saltext.jobs.core.engine import requests, returns
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.feeder import Feeder, Follower, why_unproven
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
-from saltext.jobs.core.engine.service import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ledger.log import Reader, Writer
 from saltext.jobs.core.master.bus import Bus
@@ -94,7 +93,7 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
         returns=returns.Returns(site, cache, is_fed),
         log=log_for,
         store=BatchStore(opts, lease),
-        service=Service(opts, BATCH_MANAGER, loop, lease),
+        service=requests.Service(opts, BATCH_MANAGER, loop, lease),
         cache_worker=worker,
         disk_worker=Worker(loop),
         runner=functools.partial(call_runner, opts, loop),

@@ -36,10 +36,9 @@ from saltext.jobs.core.batch import summary
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
-from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.ledger.tables import Tables
@@ -141,7 +140,9 @@ def _sights(opts: Mapping[str, Any], tables: Tables) -> Sights:
         jids=lambda: store.jids(Kind.OPEN, Kind.ENDED),
         look=lambda jid: _look(store, jid),
         given_up=lambda: {} if queue is None else _given_up(queue),
-        silent=lambda: {name: requests.silent_for(opts, name) for name in (BATCH_MANAGER, JOB_RETRY)},
+        silent=lambda: {
+            name: lead.hangs if (lead := tables.lead(name)) else 0.0 for name in (BATCH_MANAGER, JOB_RETRY)
+        },
     )
 
 

@@ -74,6 +74,7 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
     from saltext.jobs.core.engine import requests
     from saltext.jobs.core.options import is_configured
     from saltext.jobs.core.retry.entry import State
+    from saltext.jobs.core.site import site_of
 
     minion, jid = _pair(minion, jid)
     _tell_of_a_pause()
@@ -91,8 +92,8 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
     ]
     if minion is not None and not found and lacks_key(__opts__, minion):
         runner.note(globals(), f"This master has no key of a minion named {minion}")
-    is_well = requests.is_running(__opts__, JOB_RETRY) and not requests.silent_for(__opts__, JOB_RETRY)
-    if not is_well:
+    lead = site_of(__opts__).lead(JOB_RETRY)
+    if lead is None or lead.hangs:
         stands = "delivered" if found else "queued"
         is_named = is_configured(__opts__, JOB_RETRY)
         what, why = ("answers", "; salt-run jobs_doctor.run says why") if is_named else ("is configured", "")

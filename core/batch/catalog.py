@@ -70,8 +70,8 @@ class Catalog:
         # What batches after a jid retry, oldest first; and that jid, at first one that is later than all.
         self._parents, self._read_after = dict[str, str | None](), "9"
         self._store, self._returns = BatchStore(opts), Returns(site_of(opts), JobCache(opts), is_fed(opts))
-        self.engine = requests.is_running(opts, BATCH_MANAGER)
-        self.silent = round(requests.silent_for(opts, BATCH_MANAGER)) or None
+        lead = site_of(opts).lead(BATCH_MANAGER)
+        self.engine, self.silent = lead is not None, round(lead.hangs) or None if lead else None
         self.master = requests.driver_of(opts, BATCH_MANAGER)
 
     def ours(self, jid: str) -> Batch | None:

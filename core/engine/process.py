@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
+import salt.utils.event
+
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.boot import boot, since_boot
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Lead, Lease
-from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.masters import Seat
-from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.ledger.tables import Tables
@@ -105,7 +106,7 @@ def _run(opts: Mapping[str, Any], name: str, settings: S, build: Callable[[S, An
     with contextlib.ExitStack() as stack:
         report = Report(settings.metrics_dir, name) if settings.metrics_dir else None
         site = site_of(opts)
-        seat = Seat(opts, name, site, site.lease(name, run_of_master()), lambda *event: requests.fire(opts, *event))
+        seat = Seat(opts, name, site, site.lease(name, run_of_master()), lambda *event: _fire(opts, *event))
         compat.at_signal(seat.leave)
         lease = _lead(site, name, seat, report)
         stack.callback(lease.release)
@@ -132,6 +133,11 @@ def _run(opts: Mapping[str, Any], name: str, settings: S, build: Callable[[S, An
         loop.start()
     # The loop ends only when the lead is lost. Salt restarts the engine, which then waits for its turn.
     seat.leave()
+
+
+def _fire(opts: Mapping[str, Any], tag: str, data: dict[str, Any]) -> None:
+    with salt.utils.event.get_master_event(dict(opts), opts["sock_dir"], listen=False) as bus:
+        bus.fire_event(data, tag)
 
 
 def _end(name: str, loop: Any) -> None:

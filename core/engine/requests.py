@@ -1,29 +1,33 @@
 """
 How a runner asks an engine for something: by a row in the database (``core/ledger/requests.py``). So no event on the bus
-controls an engine, and a request waits while the engine is down. The engine's side is ``service.py``.
+controls an engine, and a request waits while the engine is down. The second half of the file is the engine's side.
+
+An engine must never leave a request without a reply: the waiting runner is told anything that goes wrong. One whose answer
+is not known yet is taken again later. An engine that finds a taken request after a restart must give the same answer as
+before.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgpack
 import salt.payload
-import salt.utils.event
-from salt.exceptions import CommandExecutionError
+from salt.exceptions import CommandExecutionError, SaltException
 
 from saltext.jobs import __version__ as VERSION
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk.lease import Leader
-from saltext.jobs.core.errors import EngineAbsent, NotNow, Refused
+from saltext.jobs.core.disk.lease import Leader, Lease
+from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NotNow, NotYet, Refused, StateError
 from saltext.jobs.core.ledger import stored
 from saltext.jobs.core.ledger.requests import Requests
-from saltext.jobs.core.ledger.tables import Tables
+from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
@@ -39,12 +43,6 @@ _POLL, _SLOWEST = 0.02, 0.2
 def is_running(opts: Mapping[str, Any], engine: str) -> bool:
     """Tell whether a process leads an engine, on this master or on one that shares its site."""
     return site_of(opts).lead(engine) is not None
-
-
-def silent_for(opts: Mapping[str, Any], engine: str) -> float:
-    """Return for how many seconds a running engine has shown no sign of life (``Lead.hangs``)."""
-    lead = site_of(opts).lead(engine)
-    return 0.0 if lead is None else lead.hangs
 
 
 def other_version(engine: str, process: Leader | None) -> str:
@@ -104,23 +102,32 @@ def ask(
     if other and not keep:
         raise EngineAbsent(f"{other[0].upper()}{other[1:]}")
     try:
-        msgpack.unpackb(salt.payload.dumps(dict(request)), strict_map_key=False, raw=True)
+        body = salt.payload.dumps(dict(request))
+        msgpack.unpackb(body, strict_map_key=False, raw=True)
     except Exception as exc:  # msgpack raises many kinds
         why = f"{type(exc).__name__}: {exc}"
         raise Refused(f"An argument cannot be handed to the engine, such as a list as a key: {why}") from exc
     site, request_id = site_of(opts), new_id()
+    patience = patience or (_TAKEOVER if site.is_far else _PATIENCE)
     asked, withdrawn = Requests(site, engine), "" if request.get("do") in _READS else "; the request is withdrawn"
     try:
         try:
-            asked.add(request_id, salt.payload.dumps(dict(request)))
+            asked.add(request_id, body)
         except OSError as exc:
             raise NotNow(f"The request to the {engine} engine cannot be written: {exc}") from exc
         if keep and not is_running(opts, engine):
             log.warning("The %s engine is not running; it will carry out the request when it starts", engine)
             return None
-        reply = _await_reply(asked, request_id, _patience(site) if patience is None else patience)
+        reply = _await_reply(asked, request_id, patience)
         if reply is None:
-            reply = _give_up(opts, engine, asked, request_id, keep, withdrawn)
+            where = f"The {engine} engine {_absence(opts, engine)}"
+            if keep:
+                raise EngineAbsent(f"{where}; the request stays and will be carried out.")
+            if asked.withdraw(request_id):
+                raise EngineAbsent(f"{where}{withdrawn}")
+            reply = _await_reply(asked, request_id, patience)  # the engine has just taken it, and owes an answer
+            if reply is None:
+                raise EngineAbsent(f"{where}; it has taken the request and may carry it out later.")
     except (KeyboardInterrupt, SystemExit):  # Salt may turn a Ctrl-C into either
         is_gone = not keep and asked.withdraw(request_id)
         what = withdrawn if is_gone else f"; the {engine} engine carries out the request"
@@ -161,15 +168,6 @@ def asked_at(request_id: str) -> float:
     return int(number) / 1e9 if number.isascii() and number.isdigit() else math.inf
 
 
-def fire(opts: Mapping[str, Any], tag: str, data: dict[str, Any]) -> None:
-    with salt.utils.event.get_master_event(dict(opts), opts["sock_dir"], listen=False) as bus:
-        bus.fire_event(data, tag)
-
-
-def _patience(site: Tables) -> float:
-    return _TAKEOVER if site.is_far else _PATIENCE
-
-
 def _await_reply(asked: Requests, request_id: str, patience: float) -> dict[str, Any] | None:
     deadline, pause = time.monotonic() + patience, _POLL
     while time.monotonic() < deadline:
@@ -183,21 +181,6 @@ def _await_reply(asked: Requests, request_id: str, patience: float) -> dict[str,
     return None
 
 
-def _give_up(
-    opts: Mapping[str, Any], engine: str, asked: Requests, request_id: str, keep: bool, withdrawn: str
-) -> dict[str, Any]:
-    where = f"The {engine} engine {_absence(opts, engine)}"
-    if keep:
-        raise EngineAbsent(f"{where}; the request stays and will be carried out.")
-    if asked.withdraw(request_id):
-        raise EngineAbsent(f"{where}{withdrawn}")
-    # The engine has just taken it, and owes an answer.
-    reply = _await_reply(asked, request_id, _patience(site_of(opts)))
-    if reply is None:
-        raise EngineAbsent(f"{where}; it has taken the request and may carry it out later.")
-    return reply
-
-
 def _absence(opts: Mapping[str, Any], engine: str) -> str:
     """Return why an engine has not answered, and where to look for the cause."""
     lead = site_of(opts).lead(engine)
@@ -208,3 +191,104 @@ def _absence(opts: Mapping[str, Any], engine: str) -> str:
     which = f" (process {lead.process})" if lead.process else ""
     told = f"has not answered for {lead.hangs:.0f} s{which}: it hangs or is stopped"
     return f"{told}; if you end it, the master starts it anew"
+
+
+# -- the engine's side --------------------------------------------------------------------------------------------------
+
+#: Carries out a request, as the runner made it with ``asked_at`` (Unix time). It may have been carried out before, by a
+#: process that has ended since. Returns the answer, or an awaitable of it; may raise ``NotYet``.
+Verb = Callable[[Mapping[str, Any]], Any]
+
+#: Seconds between two looks for requests, and before one is taken again that could not be answered.
+LOOK, AGAIN = 0.5, 5.0
+#: Seconds after which an answer that nobody fetched is removed.
+_STALE = 3600.0
+#: Errors whose message is meant for the operator. The traceback of any other goes to the log.
+_EXPECTED = (SaltException, ValueError, OSError)
+#: Of these: what fails may work again later.
+_FOR_NOW = (OSError, StateError, JobCacheError)
+
+
+class Service:
+    """Takes nothing until ``serve``. ``lease``: by which this process leads; ``pause``: seconds between two looks."""
+
+    def __init__(
+        self, opts: Mapping[str, Any], engine: str, loop: Any, lease: Lease | None = None, pause: float = LOOK
+    ) -> None:
+        self._engine, self._loop, self._pause = engine, loop, pause
+        self._requests = Requests(site_of(opts), engine, lease)
+        self._write: Callable[[str, bytes], None] = self._requests.answer
+        self._underway: set[str] = set()  # taken by this process, and not answered
+        self._quiet = Quiet(log)
+        self._timer: Any = None
+        self.verbs: dict[str, Verb] = {}  # what the engine can be asked for; a request names its verb under ``do``
+
+    def serve(self, verbs: Mapping[str, Verb], write: Callable[[str, bytes], None] | None = None) -> None:
+        """Carry out all waiting requests, and those that come. ``write`` writes an answer, now or later, but in the end."""
+        self.verbs.update(verbs)
+        self._write = write or self._write
+        self._look()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._loop.remove_timeout(self._timer)
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(self._pause, self._look)
+        self.take()
+
+    def take(self) -> None:
+        """Carry out all waiting requests; verbs that are coroutines run side by side."""
+        for request_id, request in self.taken():
+            self._loop.spawn_callback(self._carry_out, request_id, request)
+
+    def taken(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """
+        Take each waiting request, oldest first, and yield its id and content. Those that were taken before and not answered
+        come first. A damaged one is refused. Old answers that nobody fetched are removed.
+        """
+        try:
+            found = self._requests.open()
+            self._underway.intersection_update(each.id for each in found)
+            new = [each for each in found if each.id not in self._underway]
+            for request_id, taken, body in new:
+                if not (taken or self._requests.take(request_id)):
+                    continue
+                self._underway.add(request_id)
+                request = content_of(body)
+                if request is not None:
+                    yield request_id, request
+                    continue
+                log.error("A request to the %s engine is damaged, and is refused: %s", self._engine, request_id)
+                self.reply(request_id, {"error": "The request is damaged", "for_now": False})
+            if new:
+                self._requests.sweep(_STALE)
+        except OSError as exc:
+            self._quiet.error("take", "The requests cannot be taken now; trying again later: %s", exc)
+
+    async def _carry_out(self, request_id: str, request: Mapping[str, Any]) -> None:
+        do = request.get("do")
+        try:
+            if not isinstance(do, str) or do not in self.verbs:
+                known = ", ".join(sorted(self.verbs))
+                raise ValueError(f"The {self._engine} engine knows no request {do!r}; it knows {known}")
+            value = self.verbs[do]({**request, "asked_at": asked_at(request_id)})
+            self.reply(request_id, {"value": await value if inspect.isawaitable(value) else value})
+        except NotYet:
+            self._loop.call_later(min(AGAIN, 10 * self._pause), self._underway.discard, request_id)
+        except Exception as exc:
+            reason = str(exc)
+            if not isinstance(exc, _EXPECTED):
+                log.error("The request %r failed", do, exc_info=exc)
+                reason = f"{type(exc).__name__}: {exc}"
+            self.reply(request_id, {"error": reason or type(exc).__name__, "for_now": isinstance(exc, _FOR_NOW)})
+
+    def reply(self, request_id: str, reply: Mapping[str, Any]) -> None:
+        """Answer a request: ``{"value": …}``, or ``{"error": why not, "for_now": whether it may be carried out later}``."""
+        try:
+            self._write(request_id, salt.payload.dumps(dict(reply)))
+        except Exception as exc:
+            self._underway.discard(request_id)  # it is taken again: by this process, or by one that leads by now
+            told = "The reply to a request cannot be written: %s: %s"
+            self._quiet.error("reply", told, type(exc).__name__, exc)

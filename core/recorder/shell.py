@@ -14,7 +14,7 @@ from typing import Any
 
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ledger.outbox import Key, Outbox, Row
 from saltext.jobs.core.master.bus import Bus

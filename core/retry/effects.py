@@ -24,7 +24,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.ports import EnginePorts
 from saltext.jobs.core.engine.returns import Returns
-from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.engine.writer import Writer
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed

@@ -503,14 +503,14 @@ _TABLE = (
     # requests to engines, and questions to minions
     (
         "a request is answered twice",
-        "core/engine/service.py",
+        "core/engine/requests.py",
         "if each.id not in self._underway]",
         "]",
         "tests/functional/engine/test_requests.py::test_a_request_that_is_being_carried_out_is_not_taken_a_second_time",
     ),
     (
         "a request that was taken before a crash is forgotten",
-        "core/engine/service.py",
+        "core/engine/requests.py",
         "if not (taken or self._requests.take(request_id)):",
         "if taken or not self._requests.take(request_id):",
         "tests/functional/engine/test_requests.py::test_a_request_taken_before_a_crash_is_taken_again_first",

@@ -15,7 +15,7 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.returns import Returns
-from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ledger.log import News, Reader
 from saltext.jobs.core.ledger.requests import Requests

@@ -21,7 +21,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.returns import Returns
-from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed, SiteAway
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ledger import queue, records

@@ -10,7 +10,7 @@ import salt.loader
 from saltext.jobs.core import compat, loader
 from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.recorder.consumer import TRIES, Consumer

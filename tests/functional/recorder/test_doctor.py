@@ -9,7 +9,7 @@ import pytest
 
 from saltext.jobs.core.disk.lease import Leader
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.recorder import doctor
 from tests.found import said
 from tests.functional.options import options_in

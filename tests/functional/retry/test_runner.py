@@ -18,7 +18,7 @@ from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.errors import Refused
 from tests.functional.retry.records import JID, changes, load_of, queue_of, record_of, snapshot_of
 from tests.leading import lock_of, single_holder

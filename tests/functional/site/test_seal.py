@@ -10,7 +10,7 @@ import salt.loader
 import salt.payload
 
 from saltext.jobs.core.batch.store import BatchStore, change_of
-from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger import batches, log, records
 from saltext.jobs.core.ledger.log import Reader, Writer

@@ -14,7 +14,7 @@ from saltext.jobs.core.engine.alarm import Clock
 from saltext.jobs.core.engine.feeder import Feeder
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.returns import Returns
-from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.ledger.log import Reader, Writer

@@ -10,7 +10,7 @@ from saltext.jobs.core.batch.member import KILLS
 from saltext.jobs.core.batch.pace import FRESH
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import summary
-from saltext.jobs.core.engine.service import Service
+from saltext.jobs.core.engine.requests import Service
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 from tests.unit.batch.test_shell_rollout import ANNA, APPROVE, FUNCTION, HOUR
 
