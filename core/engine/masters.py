@@ -71,17 +71,6 @@ def described(opts: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def say(opts: Mapping[str, Any], tables: Tables, engine: str, refused: int, wall: Callable[[], float]) -> None:
-    """Say that this master's engine is there, leading or standing by. :raises OSError:"""
-    told = {**described(opts), "host": socket.gethostname(), "refused": refused, "wall": wall()}
-    meta.keep(tables, engine, f"{_GROUP}/{opts.get('id') or ''}", salt.payload.dumps(told))
-
-
-def forget(tables: Tables, engine: str, master: str) -> None:
-    """Remove what the engine of a master has said, as it has ended. :raises OSError:"""
-    meta.keep(tables, engine, f"{_GROUP}/{master}", None)
-
-
 def masters_of(tables: Tables, engine: str) -> list[Master]:
     """Return the masters that have said within a day that their engine is there, sorted. :raises OSError:"""
     found = []
@@ -161,8 +150,7 @@ class Seat:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.lease = lease
-        self._opts, self._engine, self._tables = opts, engine, site
-        self._fire, self._wall = fire, wall
+        self._opts, self._engine, self._tables, self._fire, self._wall = opts, engine, site, fire, wall
         self._is_up = True
 
     def take(self) -> bool:
@@ -174,7 +162,7 @@ class Seat:
         if before is not None and leader is not None and before.master != leader.master:
             log.warning("The %s engine takes over from process %s", self._engine, before)
             with contextlib.suppress(OSError):  # it is listed until it has been silent for long
-                forget(self._tables, self._engine, before.master)
+                self._keep(before.master, None)
             data = {"engine": self._engine, "master": leader.master, "former": before.master, "epoch": leader.epoch}
             try:
                 self._fire(events.taken_over_tag(self._engine), data)
@@ -182,23 +170,20 @@ class Seat:
                 log.debug("The bus was not told who leads the %s engine: %s", self._engine, exc)
         return True
 
-    def beat(self) -> None:
-        """Say that this process, which leads, is alive. If it cannot, it seems to hang, and the log names the fault."""
-        try:
-            self.lease.beat()
-        except OSError:
-            self._is_up = False
-        else:
-            self.say()
-
     def say(self) -> None:
-        """Say that the engine is there, if that is possible."""
+        """Say that the engine is there, leading or standing by, if that is possible; if not, a leader seems to hang."""
         try:
-            say(self._opts, self._tables, self._engine, self.lease.refused, self._wall)
+            if self.lease.leader is not None:
+                self.lease.beat()
+            more = {"host": socket.gethostname(), "refused": self.lease.refused, "wall": self._wall()}
+            self._keep(self._opts.get("id"), salt.payload.dumps({**described(self._opts), **more}))
             self._is_up = True
         except OSError as exc:
             self._is_up = False
             log.debug("The %s engine cannot say that it is there: %s", self._engine, exc)
+
+    def _keep(self, master: object, told: bytes | None) -> None:
+        meta.keep(self._tables, self._engine, f"{_GROUP}/{master or ''}", told)
 
     def metrics(self) -> Figures:
         """Return the figures of the lead, which the engine of each master has."""
@@ -213,4 +198,4 @@ class Seat:
         if self.lease.left is not None:
             self.lease.release()
         with contextlib.suppress(OSError):
-            forget(self._tables, self._engine, str(self._opts.get("id") or ""))
+            self._keep(self._opts.get("id"), None)

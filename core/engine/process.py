@@ -24,7 +24,6 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Lead, Lease
 from saltext.jobs.core.engine.masters import Seat
 from saltext.jobs.core.engine.requests import Service
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.lines import Quiet
@@ -104,7 +103,7 @@ def run(opts: Mapping[str, Any], name: str, read: Callable[[], S], build: Callab
 
 def _run(opts: Mapping[str, Any], name: str, settings: S, build: Callable[[S, Any, Lease], App]) -> None:
     with contextlib.ExitStack() as stack:
-        report = Report(settings.metrics_dir, name) if settings.metrics_dir else None
+        report = Report(settings.metrics_dir, name)
         site = site_of(opts)
         seat = Seat(opts, name, site, site.lease(name, run_of_master()), lambda *event: _fire(opts, *event))
         compat.at_signal(seat.leave)
@@ -122,13 +121,10 @@ def _run(opts: Mapping[str, Any], name: str, settings: S, build: Callable[[S, An
 
         history = History()
         app.service.verbs |= {"metrics": lambda _: figures_of(metrics()), "history": lambda _: history.told()}
-        if report is not None:
-            worker = Worker(loop)
-            stack.callback(worker.close)
-            write = report.write
-            loop.add_callback(_every, loop, INTERVAL, lambda: loop.spawn_callback(worker.call, write, metrics()))
+        if settings.metrics_dir:
+            loop.add_callback(_every, loop, INTERVAL, lambda: report.write(metrics()))
         loop.add_callback(_every, loop, History.INTERVAL, lambda: history.take(time.time(), metrics()))
-        loop.add_callback(_every, loop, _BEAT, seat.beat)
+        loop.add_callback(_every, loop, _BEAT, seat.say)
         log.info("The %s engine runs", name)
         loop.start()
     # The loop ends only when the lead is lost. Salt restarts the engine, which then waits for its turn.
@@ -152,7 +148,7 @@ def _every(loop: Any, seconds: float, call: Callable[[], object]) -> None:
     call()
 
 
-def _lead(site: Tables, name: str, seat: Seat, report: Report | None) -> Lease:
+def _lead(site: Tables, name: str, seat: Seat, report: Report) -> Lease:
     """Wait until no other process works as this engine, saying that this one stands by, and return the lead."""
     told, said_at = "", -math.inf
     while True:
@@ -168,8 +164,7 @@ def _lead(site: Tables, name: str, seat: Seat, report: Report | None) -> Lease:
         if time.monotonic() - said_at >= _BEAT:
             said_at = time.monotonic()
             seat.say()
-            if report is not None:
-                report.write(seat.metrics())
+            report.write(seat.metrics())
         time.sleep(_RETRY)
 
 
@@ -182,14 +177,16 @@ def _why_it_waits(lead: Lead | None) -> str:
 
 
 class Report:
-    """Writes an engine's figures into a file in ``folder``, which the collector reads, with the time of the last write."""
+    """Writes an engine's figures into a file in ``folder``, which the collector reads; nothing if that is empty."""
 
     def __init__(self, folder: str, engine: str, wall: Callable[[], float] = time.time) -> None:
-        self._path = pathlib.Path(os.path.expanduser(folder), f"saltext_jobs_{engine}.prom")
+        self._folder, self._path = folder, pathlib.Path(os.path.expanduser(folder), f"saltext_jobs_{engine}.prom")
         self._engine, self._wall, self._quiet = engine, wall, Quiet(log)
 
     def write(self, figures: Figures) -> None:
-        """Write the figures; that this fails is logged. Blocks."""
+        """Write the figures, with the time; that this fails is logged."""
+        if not self._folder:
+            return
         text = text_of({**figures, "written_timestamp_seconds": {self._engine: self._wall()}})
         try:
             # The directory is not made here: the collector might have no right to enter it.

@@ -64,6 +64,11 @@ def seat(sites, bus):
         each.lease.release()
 
 
+def say(opts, site, wall=time.time):
+    """The engine of a master says that it is there."""
+    Seat(opts, ENGINE, site, site.lease(ENGINE), None, wall).say()
+
+
 def figures(seat):
     return {name: value[ENGINE] for name, value in seat.metrics().items()}
 
@@ -103,7 +108,7 @@ class TestWhoIsThere:
 
     def test_a_name_may_be_anything(self, sites):
         for name in ("a/../b", "ü b", "."):
-            masters.say({"id": name}, sites[0], ENGINE, 0, time.time)
+            say({"id": name}, sites[0])
         assert {master.name for master in masters.masters_of(sites[1], ENGINE)} == {"a/../b", "ü b", "."}
 
 
@@ -175,14 +180,11 @@ class TestDoctor:
     def other(self, sites, opts):
         """A function that has master b say what it is."""
 
-        def say(wall=time.time, **more):
-            masters.say({**opts, "id": "b", **more}, sites[1], ENGINE, 0, wall)
-
-        return say
+        return lambda wall=time.time, **more: say({**opts, "id": "b", **more}, sites[1], wall)
 
     def test_nothing_is_said_of_masters_that_are_alike(self, opts, sites, seat, other):
         seat(0).take()
-        masters.say(opts, sites[0], ENGINE, 0, time.time)
+        say(opts, sites[0])
         other()
         assert said(opts) == []
 
@@ -216,7 +218,7 @@ class TestDoctor:
     def test_it_is_advice_that_no_master_stands_by_where_several_are_configured(self, opts, sites):
         lease = sites[0].lease(ENGINE, "1-1.0")
         assert lease.take()
-        masters.say(opts, sites[0], ENGINE, 0, time.time)
+        say(opts, sites[0])
         (finding,) = said(opts)
         assert ADVICE in {one.severity for one in about_masters(opts, ENGINE)}
         assert finding.startswith("no master is known to stand by for batch_manager: if a dies")
