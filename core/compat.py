@@ -18,11 +18,13 @@ try:  # Salt 3006 carries its own tornado, whose loop is not an asyncio loop.
     from salt.ext.tornado.concurrent import Future as Future
     from salt.ext.tornado.gen import sleep as sleep
     from salt.ext.tornado.ioloop import IOLoop
+    from salt.ext.tornado.iostream import IOStream as IOStream
     from salt.ext.tornado.locks import Lock as Lock
 except ImportError:  # Salt 3007 and later use the tornado package.
     from tornado.concurrent import Future as Future
     from tornado.gen import sleep as sleep
     from tornado.ioloop import IOLoop
+    from tornado.iostream import IOStream as IOStream
     from tornado.locks import Lock as Lock
 
 try:  # Up to Salt 3006.9 and 3007.1 a module cannot import its options.

@@ -11,7 +11,6 @@ random part, so nobody else can fire it.
 from __future__ import annotations
 
 import collections
-import contextlib
 import os
 import secrets
 import socket
@@ -62,7 +61,7 @@ class Bus:
         # What to call once a beat comes back on a new connection.
         self._on_heard: Callable[[], None] | None = None
         self._stream: Stream | None = None
-        self._sender = Sender(loop, self._opts)
+        self._sender = Sender(self._opts)
         self._timer: Any = None
         self._quiet = Quiet(log)
         #: How often events may have been lost since the start.
@@ -75,7 +74,7 @@ class Bus:
             self.tell_too(listener)
         self._on_heard = on_ready or (lambda: None)
         self._stream = Stream(self._loop, self._opts, self._take, self._on_break)
-        self._tick(time.monotonic())
+        self._timer = self._loop.call_later(0.0, self._tick, time.monotonic())  # once it is connected
 
     def tell_too(self, listener: Listener) -> None:
         """Let another listener hear what comes from now on."""
@@ -173,81 +172,16 @@ class _Frames:
 
 #: Bytes that are read at a time. More than 128 KiB take memory from the kernel for each read, which costs 18 us of CPU.
 _CHUNK = 64 << 10
-#: Chunks that are read before the loop may do other work.
-_CHUNKS = 16
 #: Seconds between two reads. Waking up for each event of a busy bus takes as much CPU as the event itself.
 _PACE = 0.01
 #: Seconds between two attempts to connect.
 _RETRY = 0.2
+#: Most bytes that wait for a publisher that does not read; events beyond that are refused.
+_MOST = 64 << 20
 
 
-class Stream:
-    """Calls ``take`` with each event of the publisher's socket: tag, two newlines, payload; ``on_break`` when it breaks."""
-
-    def __init__(
-        self, loop: Any, opts: Mapping[str, Any], take: Callable[[bytes], None], on_break: Callable[[], None]
-    ) -> None:
-        self._loop, self._opts, self._take, self._on_break = loop, opts, take, on_break
-        self._socket: socket.socket | None = None
-        self._frames = _Frames()
-        self._timer: Any = None
-        self._connect()
-
-    def destroy(self) -> None:
-        """Disconnect."""
-        if self._timer is not None:
-            self._loop.remove_timeout(self._timer)
-            self._timer = None
-        if self._socket is not None:
-            self._loop.remove_handler(self._socket.fileno())
-            self._socket.close()
-            self._socket = None
-
-    def _connect(self) -> None:
-        self._timer = None
-        try:
-            self._socket = connected(self._opts)
-        except OSError as exc:
-            log.debug("The event bus is not there yet: %s", exc)
-            self._timer = self._loop.call_later(_RETRY, self._connect)
-            return
-        # Drop the incomplete event of the last connection.
-        self._frames = _Frames()
-        self._wait_for_events()
-
-    def _wait_for_events(self) -> None:
-        assert self._socket is not None
-        self._timer = None
-        self._loop.add_handler(self._socket.fileno(), self._on_events, self._loop.READ)
-
-    def _on_events(self, fd: int, _events: int) -> None:
-        """Take the events that are there; then wait a moment for more."""
-        self._loop.remove_handler(fd)
-        self._timer = self._loop.call_later(_PACE, self._wait_for_events)
-        try:
-            for _ in range(_CHUNKS):
-                if self._socket is None:
-                    return  # the handler of the last event has closed the stream
-                data = self._socket.recv(_CHUNK)
-                if not data:
-                    raise ConnectionError("the publisher has closed it")
-                for event in self._frames.take(data):
-                    self._take(event)
-                    if self._socket is None:
-                        return
-                if len(data) < _CHUNK:
-                    break
-        except BlockingIOError:
-            pass
-        except Exception as exc:  # msgpack raises many kinds for an invalid frame.
-            log.debug("Connecting to the event bus again: %s: %s", type(exc).__name__, exc)
-            self.destroy()
-            self._on_break()
-            self._timer = self._loop.call_later(_RETRY, self._connect)
-
-
-def connected(opts: Mapping[str, Any], side: str = "pub") -> socket.socket:
-    """Return a non-blocking connection to the publisher's side ``pub``, to listen, or ``pull``, to fire. :raises OSError:"""
+def connected(opts: Mapping[str, Any], side: str) -> Any:
+    """Return a stream from the publisher's side ``pub``, to listen, or to ``pull``, to fire. :raises OSError:"""
     if opts.get("ipc_mode") == "tcp":
         made = socket.create_connection(("localhost", int(opts[f"tcp_master_{side}_port"])), timeout=1.0)
     else:
@@ -258,70 +192,77 @@ def connected(opts: Mapping[str, Any], side: str = "pub") -> socket.socket:
         except OSError:
             made.close()
             raise
-    made.setblocking(False)
-    return made
+    return compat.IOStream(made, read_chunk_size=_CHUNK, max_write_buffer_size=_MOST)
 
 
-#: Most bytes that wait for a publisher that does not read; events beyond that are refused.
-_MOST = 64 << 20
+class Stream:
+    """Calls ``take`` with each event of the publisher's socket: tag, two newlines, payload; ``on_break`` when it breaks."""
+
+    def __init__(
+        self, loop: Any, opts: Mapping[str, Any], take: Callable[[bytes], None], on_break: Callable[[], None]
+    ) -> None:
+        self._opts, self._take, self._on_break = opts, take, on_break
+        self._stream: Any = None
+        self._is_over = False
+        loop.spawn_callback(self._follow)
+
+    def destroy(self) -> None:
+        """Disconnect."""
+        self._is_over = True
+        if self._stream is not None:
+            self._stream.close()
+
+    async def _follow(self) -> None:
+        while not self._is_over:
+            try:
+                self._stream = connected(self._opts, "pub")
+            except OSError as exc:
+                log.debug("The event bus is not there yet: %s", exc)
+            else:
+                await self._read(self._stream)
+            await compat.sleep(_RETRY)
+
+    async def _read(self, stream: Any) -> None:
+        """Take events until the connection breaks."""
+        frames = _Frames()
+        try:
+            while not self._is_over:
+                data = await stream.read_bytes(_CHUNK, partial=True)
+                for event in frames.take(data):
+                    if not self._is_over:  # the handler of the last event may have ended this
+                        self._take(event)
+                if len(data) < _CHUNK:
+                    await compat.sleep(_PACE)
+        except Exception as exc:  # msgpack raises many kinds for an invalid frame
+            stream.close()
+            if not self._is_over:
+                log.debug("Connecting to the event bus again: %s: %s", type(exc).__name__, exc)
+                self._on_break()
 
 
 class Sender:
     """Fires events through the publisher's socket."""
 
-    def __init__(self, loop: Any, opts: Mapping[str, Any]) -> None:
-        self._loop, self._opts = loop, opts
-        self._socket: socket.socket | None = None
-        self._left = bytearray()  # what the socket has not taken yet
-        self._waits = False
+    def __init__(self, opts: Mapping[str, Any]) -> None:
+        self._opts = opts
+        self._stream: Any = None
 
     def fire_event(self, data: Mapping[str, Any], tag: str) -> None:
-        """Put an event on the bus, now or as soon as the publisher takes it. :raises OSError: when it does not read."""
+        """Put an event on the bus, now or as soon as the publisher takes it. :raises Exception: when it does not read."""
         stamped = {**data, "_stamp": compat.stamp()}
         packed = salt.payload.dumps(stamped, use_bin_type=True)
         if most := self._opts.get("max_event_size"):
             packed = salt.utils.dicttrim.trim_dict(packed, most, is_msgpacked=True, use_bin_type=True)
-        if len(self._left) > _MOST:
-            raise BlockingIOError(f"{len(self._left)} bytes wait for the publisher, which does not read")
         frame = salt.transport.frame.frame_msg_ipc(tag.encode() + _TAG_END + packed, raw_body=True)
-        try:
-            self._send(frame)
-        except ConnectionError:  # the publisher was restarted
-            self._send(frame)
+        for _ in range(2):  # the publisher may have been restarted since the last event
+            if self._stream is None or self._stream.closed():
+                self._stream = connected(self._opts, "pull")
+            self._stream.write(frame)
+            if not self._stream.closed():
+                return
+        raise ConnectionError("the publisher has closed the connection")
 
     def destroy(self) -> None:
         """Disconnect. Waiting events are lost."""
-        if self._socket is not None:
-            if self._waits:
-                self._loop.remove_handler(self._socket.fileno())
-            self._socket.close()
-        self._socket, self._waits = None, False
-        self._left.clear()
-
-    def _send(self, frame: bytes) -> None:
-        if self._socket is None:
-            self._socket = connected(self._opts, "pull")
-        self._left += frame
-        if not self._waits:
-            self._write(self._socket)
-
-    def _write(self, to: socket.socket) -> None:
-        try:
-            while self._left:
-                del self._left[: to.send(self._left)]
-        except BlockingIOError:
-            if not self._waits:
-                self._waits = True
-                self._loop.add_handler(to.fileno(), self._on_room, self._loop.WRITE)
-            return
-        except OSError:
-            self.destroy()
-            raise
-        if self._waits:
-            self._waits = False
-            self._loop.remove_handler(to.fileno())
-
-    def _on_room(self, _fd: int, _events: int) -> None:
-        if self._socket is not None:
-            with contextlib.suppress(OSError):  # the next event makes a new connection
-                self._write(self._socket)
+        if self._stream is not None:
+            self._stream.close()

@@ -47,7 +47,7 @@ def publisher(folder):
 
 @pytest.fixture
 def sender(loop, folder):
-    made = Sender(loop, {"sock_dir": str(folder)})
+    made = Sender({"sock_dir": str(folder)})
     yield made
     made.destroy()
 
@@ -63,7 +63,7 @@ def test_a_publisher_that_does_not_read_blocks_nothing_and_gets_all_once_it_read
 
 
 def test_a_publisher_that_never_reads_is_given_up_at_some_point(sender, publisher):
-    with pytest.raises(BlockingIOError, match="does not read"):
+    with pytest.raises(Exception, match="maximum write buffer"):
         for number in range(100):
             sender.fire_event({"number": number, "more": "x" * 1_000_000}, "tag")
 
