@@ -27,7 +27,7 @@ import salt.minion
 import salt.utils.job
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.options import read_settings

@@ -30,7 +30,7 @@ import salt.payload
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.delivery.known import Answers, Evidence
-from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.ledger.log import Writer
 from saltext.jobs.core.ledger.records import return_of
 from saltext.jobs.core.master.bus import Stream

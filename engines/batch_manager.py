@@ -31,10 +31,9 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine import requests, returns
-from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.loop import Clock, Worker
 from saltext.jobs.core.engine.feeder import Feeder, Follower, why_unproven
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ledger.log import Reader, Writer
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache

@@ -36,7 +36,7 @@ from saltext.jobs.core.batch import summary
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
-from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.errors import StateError

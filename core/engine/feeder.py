@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.engine.loop import Worker
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.ledger.log import Writer
 from saltext.jobs.core.ledger.records import Returned, return_of

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.loop import Clock, Worker
 from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.engine.requests import Service
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher

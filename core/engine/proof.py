@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.engine.alarm import Alarm, Clock
-from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.engine.loop import Alarm, Clock, Worker
 from saltext.jobs.core.ledger.log import News, Reader
 from saltext.jobs.core.ledger.records import Record
 from saltext.jobs.core.lines import Quiet

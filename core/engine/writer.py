@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.engine.loop import Worker
 
 log = lines.logger(__name__)
 

@@ -17,8 +17,7 @@ from typing import Any
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.engine.alarm import Clock
-from saltext.jobs.core.engine.worker import Worker
+from saltext.jobs.core.engine.loop import Clock, Worker
 from saltext.jobs.core.ledger.outbox import Counts, Key, Outbox, Row
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.recorder.pipeline import Attempt, Pipeline, Refusal, attempts_of

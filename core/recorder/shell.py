@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.loop import Clock, Worker
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Service
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ledger.outbox import Key, Outbox, Row
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.metrics import Figures, of_bus

@@ -15,8 +15,8 @@ import salt.payload
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk.lease import Lease
+from saltext.jobs.core.engine.loop import Worker
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.ledger import meta
 from saltext.jobs.core.ledger.outbox import Key, Row
 from saltext.jobs.core.ledger.tables import Tables

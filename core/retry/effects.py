@@ -20,12 +20,11 @@ from saltext.jobs.core.delivery import asking
 from saltext.jobs.core.delivery.known import Answers, Evidence
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.display.text import counted
-from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.loop import Clock, Worker
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.ports import EnginePorts
 from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.engine.requests import Service
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.engine.writer import Writer
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.ledger.log import Position, Reader

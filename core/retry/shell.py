@@ -18,10 +18,9 @@ from typing import Any, TypeVar
 import salt.utils.job
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.engine.alarm import Alarm
+from saltext.jobs.core.engine.loop import Alarm, Worker
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.proof import POLL, Proof
-from saltext.jobs.core.engine.worker import Worker
 from saltext.jobs.core.engine.writer import Writer
 from saltext.jobs.core.errors import JobCacheError, NotYet, StateError
 from saltext.jobs.core.ledger.records import Record, Returned

@@ -12,7 +12,7 @@ from saltext.jobs.core.batch.live import Ports
 from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.engine.requests import Service

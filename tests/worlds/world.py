@@ -18,7 +18,7 @@ import re
 import salt.payload
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.engine.requests import Service

@@ -8,7 +8,7 @@ import time
 import salt.loader
 
 from saltext.jobs.core import compat, loader
-from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.options import read_settings

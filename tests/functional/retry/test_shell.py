@@ -6,7 +6,7 @@ import pytest
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import RetrySettings

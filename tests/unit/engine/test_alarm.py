@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from saltext.jobs.core.engine.alarm import Alarm, Clock
+from saltext.jobs.core.engine.loop import Alarm, Clock
 from tests.virtual_loop import VirtualLoop
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saltext.jobs.core.engine.alarm import Clock
+from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.ledger.log import News
 from saltext.jobs.core.ledger.records import Returned

@@ -1,14 +1,21 @@
 """
-The clock for an engine's deadlines, and the timer that wakes the engine at the next one.
+What an engine has beside its loop: the clock for its deadlines, the timer that wakes it at the next one, and a thread for
+calls that may block.
 
-It must never depend on the system's clock: setting that clock must neither end nor prolong a wait.
+A wait must never depend on the system's clock: setting that clock must neither end nor prolong it.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+from saltext.jobs.core import compat
+
+T = TypeVar("T")
 
 
 class Clock:
@@ -64,3 +71,28 @@ class Alarm:
         if self._timer is not None:
             self._loop.remove_timeout(self._timer)
             self._timer = None
+
+
+class Worker:
+    """
+    One thread, for the job cache, and all else that waits for a disk or a server; results return to ``loop``. Calls need no
+    lock and keep their order. They must never touch the engine's state.
+    """
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+        self._executor = concurrent.futures.ThreadPoolExecutor(max_workers=1)
+
+    async def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Run ``function(*args)`` in the thread, after all earlier calls, and return or raise what it does."""
+        done, running = compat.Future(), self._executor.submit(function, *args)
+        running.add_done_callback(lambda _: self._loop.add_callback(done.set_result, None))
+        await done
+        return running.result()
+
+    def close(self, patience: float = 1.0) -> None:
+        """Drop calls that have not begun, and wait for a running one, for at most ``patience`` seconds."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        waiting = threading.Thread(target=self._executor.shutdown, daemon=True)
+        waiting.start()
+        waiting.join(patience)
