@@ -48,8 +48,7 @@ class BatchShell:
         self._ports, self._interval = ports, interval
         self.live: dict[str, Live] = {}
         self._sharing = Sharing(settings.max_in_flight, ports, self.live)
-        self._proof = Proof(ports.loop, ports.clock, ports.log(self), self)
-        ports.questions.proof = self._proof
+        self._proof = Proof(ports.loop, ports.clock, ports.log(self), ports.questions, self)
         self._turns = Turns(ports, self._perform)
         self.service = ports.service
         self._quiet = lines.Quiet(log)
@@ -151,7 +150,6 @@ class BatchShell:
         """Take a return from the log, which also shows that the minion is there."""
         if isinstance(record, Published):
             return
-        self._ports.questions.logged(record)
         if record.jid in self.live:
             self.live[record.jid].step(facts.Returned(record.minion, record.retcode))
         for live in list(self.live.values()):

@@ -14,6 +14,7 @@ from saltext.jobs.core.engine.loop import Alarm, Clock, Worker
 from saltext.jobs.core.ledger.log import News, Reader
 from saltext.jobs.core.ledger.records import Record
 from saltext.jobs.core.lines import Quiet
+from saltext.jobs.core.master.questions import Questions
 
 log = lines.logger(__name__)
 
@@ -45,17 +46,22 @@ class Listener(Protocol):
 
 
 class Proof:
-    """``tail`` reads the log, in a thread if it is far. ``poll``: longest pause in seconds between two looks at the log."""
+    """
+    ``tail`` reads the log, in a thread if it is far. ``questions`` get answers, before ``listener`` has the record.
+    ``poll``: longest pause in seconds between two looks at the log.
+    """
 
-    def __init__(self, loop: Any, clock: Clock, tail: Reader, listener: Listener, poll: float = POLL) -> None:
-        self._clock, self._tail, self._listener, self._poll = clock, tail, listener, poll
+    def __init__(
+        self, loop: Any, clock: Clock, tail: Reader, questions: Questions, listener: Listener, poll: float = POLL
+    ) -> None:
+        self._clock, self._tail, self._questions, self._listener, self._poll = clock, tail, questions, listener, poll
+        questions.read_on = self.read_on
         self._worker = Worker(loop) if tail.is_far else None
         self._next_read, self._pause = Alarm(loop, clock, lambda: loop.spawn_callback(self._read)), STORED
         self._after_gap, self._searched_at = Alarm(loop, clock, self._search_after_gap), -GAP_PAUSE
         self._is_open = False
         self._quiet = Quiet(log)
         self.position = tail.position  # all records before it have been told; None if that is not known
-        self.doubts = 0  # how often the log could not be read, or may lack records
 
     def start(self) -> str:
         """Begin where ``tail`` begins. Returns why the caller must look for earlier records; empty if it need not."""
@@ -90,7 +96,8 @@ class Proof:
         if not self._is_open:
             return False
         self._take(news)
-        self.doubts += news is None or bool(news.gap)
+        if news is None or news.gap:
+            self._questions.doubt()
         if news is not None and news.gap:
             self._quiet.warning("gap", "The log may lack records, so the job cache is searched: %s", news.gap)
             self._after_gap.set(max(self._clock.now(), self._searched_at + GAP_PAUSE))
@@ -115,6 +122,7 @@ class Proof:
         self.position = news.position or self.position
         for record in news.records:
             try:
+                self._questions.logged(record)
                 self._listener.logged(record)
             except Exception as exc:
                 told = "A record of job %s in the log cannot be processed: %s"

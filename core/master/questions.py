@@ -13,7 +13,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import PublishFailed
@@ -92,7 +92,7 @@ class Questions:
     ) -> None:
         self._loop, self._publisher, self._steady = loop, publisher, steady
         self._kept, self._forget = kept, forget
-        self.proof: Proof = _Nothing()  # reads the log
+        self.read_on: Callable[[], Awaitable[object]] = lambda: compat.sleep(0.0)  # reads the log, if any, to its end
         self._open: dict[str, Question] = {}  # by jid, in the order of their publishes
 
     def wants(self, jid: str) -> bool:
@@ -120,6 +120,11 @@ class Questions:
                 return
             if question.answered(record.minion, value, record.retcode):
                 self._forwarded(question.published, question.is_job)
+
+    def doubt(self) -> None:
+        """The log may lack answers."""
+        for question in self._open.values():
+            question.in_doubt = not question.is_hint
 
     def handed_on(self, age: float) -> None:
         """The master has forwarded a reply to something that was published ``age`` seconds ago."""
@@ -235,7 +240,7 @@ class Questions:
         jid, kept = self._publisher.new_jid(), self._kept and not hint
         question = self._open[jid] = Question(self._loop, self._steady, told, is_job, hint)
         asked = {"jid": jid, "question": True, "kept": kept, "listed": is_job, **more}
-        wanted, failure, doubts = list(minions), None, self.proof.doubts
+        wanted, failure = list(minions), None
         try:
             try:
                 matched = await self._publisher.publish(fun, arg, wanted, timeout=_TAKEN, **asked)
@@ -247,7 +252,7 @@ class Questions:
             await question.wait(matched, timeout)
             if not hint:
                 await self._look_last(question)
-            if doubts != self.proof.doubts and not hint:
+            if question.in_doubt:
                 failure = failure or PublishFailed("the log cannot be read, or may lack answers")
             question.tell()
             if failure is not None and not question.is_complete:
@@ -262,7 +267,7 @@ class Questions:
             if question.is_complete or (wait and not question.awaits_announced):
                 return
             await compat.sleep(wait)
-            await self.proof.read_on()
+            await self.read_on()
 
     def _close(self, jid: str, is_elsewhere: bool) -> None:
         del self._open[jid]
@@ -270,28 +275,12 @@ class Questions:
             self._loop.spawn_callback(self._forget, jid)
 
 
-class Proof(Protocol):
-    """Reads the log: ``core/engine/proof.py``."""
-
-    doubts: int
-
-    async def read_on(self) -> None:
-        """Read it to its end."""
-
-
-class _Nothing:
-    doubts = 0
-
-    async def read_on(self) -> None:
-        """Do nothing: nobody reads a log."""
-
-
 class Question:
     """One question, from its publish to its end: which answers count, and how long to wait for them."""
 
     def __init__(self, loop: Any, steady: Callable[[], float], told: Told | None, is_job: bool, is_hint: bool) -> None:
         self._loop, self._steady, self._told = loop, steady, told
-        self.is_job, self.is_hint = is_job, is_hint
+        self.is_job, self.is_hint, self.in_doubt = is_job, is_hint, False
         self.published, self.forwarded_at = steady(), -math.inf
         self.given: dict[str, Any] = {}  # by minion that answered: the return, which comes from the minion unchecked
         self.failed: dict[str, int] = {}  # by minion: the retcode of an answer, if it is not 0

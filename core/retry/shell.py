@@ -90,8 +90,7 @@ class RetryShell:
         found, now = ports.store.cursor(), ports.clock.now()
         #: The cursor as last written, or about to be. The first one is now: no job from before is owed.
         self._cursor = found._replace(at=min(found.at, now)) if found else Cursor(now, search=now)
-        self._proof = Proof(loop, ports.clock, ports.log(self._cursor.position), self, poll)
-        ports.questions.proof = self._proof
+        self._proof = Proof(loop, ports.clock, ports.log(self._cursor.position), ports.questions, self, poll)
         self._read_at = -math.inf  # when the log was last read to its end
         # For each search of the job cache: since when it looks for publishes. One that an engine's end cut off begins again.
         self._searches = [self._cursor.search] if self._cursor.search < math.inf else []
@@ -237,7 +236,6 @@ class RetryShell:
             for fact in of_record(record):
                 self.step(fact)
             return
-        self._ports.questions.logged(record)
         if self.machine.entry(record.minion, record.jid) is not None:
             self.step(facts.Returned(record.minion, record.jid))
 

@@ -8,6 +8,7 @@ from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.proof import Proof
 from saltext.jobs.core.ledger.log import News
 from saltext.jobs.core.ledger.records import Returned
+from saltext.jobs.core.master.questions import Questions
 from tests.virtual_loop import VirtualLoop
 
 
@@ -56,7 +57,7 @@ def returns_of(minions):
 
 def test_the_log_is_read_on_to_its_end_and_not_before_it_is_read_at_all_nor_for_ever_while_it_cannot_be_read():
     virtual, tail, listener = VirtualLoop(), Tail(), Listener()
-    proof = Proof(virtual.loop, Clock(0.0, virtual.steady), tail, listener)
+    proof = Proof(virtual.loop, Clock(0.0, virtual.steady), tail, Questions(virtual.loop, None), listener)
     tail.records = returns_of("ab")
     assert read_on(virtual, proof, listener) == [""]
     proof.start()
@@ -71,7 +72,7 @@ def test_the_log_is_read_on_to_its_end_and_not_before_it_is_read_at_all_nor_for_
 
 def test_the_log_is_looked_at_twice_a_second_and_by_an_idle_engine_every_five_seconds_until_it_is_woken():
     virtual, tail, listener = VirtualLoop(), Tail(), Listener()
-    proof = Proof(virtual.loop, Clock(0.0, virtual.steady), tail, listener)
+    proof = Proof(virtual.loop, Clock(0.0, virtual.steady), tail, Questions(virtual.loop, None), listener)
     proof.start()
 
     def reads_in(seconds):
