@@ -182,11 +182,8 @@ class Bus:
         self.listeners = []
 
     def listen(self, listener, on_ready=None):
-        self.tell_too(listener)
-        on_ready()
-
-    def tell_too(self, listener):
         self.listeners.append(listener)
+        on_ready()
 
     def fire(self, tag, data):
         pass

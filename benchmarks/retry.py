@@ -165,13 +165,10 @@ class Bus:
         self.done_at = {}
 
     def listen(self, listener, on_ready):
-        self.tell_too(listener)
+        self.listeners.append(listener)
         if os.path.exists(f"{self.opts['sock_dir']}/master_event_pub.ipc"):
             self.stream = Stream(self.loop, self.opts, self.receive, lambda: None)
         self.loop.add_callback(on_ready)
-
-    def tell_too(self, listener):
-        self.listeners.append(listener)
 
     def close(self):
         if self.stream is not None:

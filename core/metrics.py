@@ -99,14 +99,9 @@ class History:
         return [*self._quarters, *self._minutes]
 
 
-def of_bus(engine: str, bus: Any) -> Figures:
-    """Return the figures of an engine's loop and of its ``master.bus.Bus``, which every engine has."""
-    return {"bus_gaps_total": {engine: bus.gaps}, "loop_lag_seconds": {engine: bus.lag}}
-
-
-def of_publisher(engine: str, publisher: Any) -> Figures:
-    """Return the figures of an engine's ``master.publisher.Publisher``."""
-    return {
-        "publishes_total": {engine: publisher.published},
-        "publish_failures_total": {engine: publisher.failed},
-    }
+def of_engine(engine: str, bus: Any, publisher: Any = None) -> Figures:
+    """Return the figures of an engine's loop, of its ``master.bus.Bus``, and of its ``Publisher`` if it has one."""
+    found: dict[str, float] = {"bus_gaps_total": bus.gaps, "loop_lag_seconds": bus.lag}
+    if publisher is not None:
+        found |= {"publishes_total": publisher.published, "publish_failures_total": publisher.failed}
+    return {name: {engine: value} for name, value in found.items()}

@@ -24,9 +24,9 @@ from saltext.jobs.core.engine.loop import Alarm, Worker
 from saltext.jobs.core.engine.feeder import Follower
 from saltext.jobs.core.engine.ports import EnginePorts
 from saltext.jobs.core.engine.writer import GATHER, Writer
+from saltext.jobs.core.functions import function_of
 from saltext.jobs.core.ledger.batches import Change
 from saltext.jobs.core.ledger.log import Reader
-from saltext.jobs.core.master.events import function_of
 
 log = lines.logger(__name__)
 
@@ -101,7 +101,7 @@ class Live:
 
     def close(self) -> None:
         self.gone = True
-        self._alarm.close()
+        self._alarm.set(None)
 
 
 class Turns:
@@ -172,7 +172,7 @@ class Sharing:
         self._alarm.set(due if self._alarm.due is None else min(due, self._alarm.due))
 
     def close(self) -> None:
-        self._alarm.close()
+        self._alarm.set(None)
 
     def _round(self) -> None:
         """Give the free room to batches that want it, and tell the others what they wait for."""

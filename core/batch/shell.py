@@ -28,7 +28,7 @@ from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.ledger.records import Published, Record
 from saltext.jobs.core.master import events
-from saltext.jobs.core.metrics import Figures, of_bus, of_publisher
+from saltext.jobs.core.metrics import Figures, of_engine
 from saltext.jobs.core.options.engines import BatchSettings
 
 log = lines.logger(__name__)
@@ -91,8 +91,7 @@ class BatchShell:
             "batch_pending_minions": sum(len(batch.pending) for batch in batches),
             "batch_without_progress_seconds": max([0.0, *(now - batch.last_progress for batch in running)]),
             **({} if limit is None else {"batch_in_flight_limit_minions": limit}),
-            **of_publisher(BATCH_MANAGER, ports.publisher),
-            **of_bus(BATCH_MANAGER, ports.bus),
+            **of_engine(BATCH_MANAGER, ports.bus, ports.publisher),
         }
 
     def close(self) -> None:

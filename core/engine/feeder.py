@@ -91,7 +91,7 @@ class Feeder:
         self._quiet = Quiet(log)
         if unproven:
             log.warning("Returns and answers on the bus are believed, forged ones too: %s", unproven)
-        bus.tell_too(self)
+        bus.listeners.append(self)
 
     def wants(self, tag: str) -> bool:
         parts = events.parts_of_job(tag)

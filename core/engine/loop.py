@@ -45,32 +45,22 @@ class Alarm:
         """Replace the deadline; None for none. The same deadline again costs nothing."""
         if due == self.due:
             return
-        self._stop()
+        if self._timer is not None:
+            self._loop.remove_timeout(self._timer)
+            self._timer = None
         self.due = due
         if due is not None:
             self._wait(due)
 
-    def close(self) -> None:
-        """Drop the deadline. A new one can be set."""
-        self._stop()
-        self.due = None
-
     def _wait(self, due: float) -> None:
-        self._timer = self._loop.call_later(max(0.0, due - self._clock.now()), self._wake)
+        self._timer = self._loop.call_later(max(0.0, due - self._clock.now()), self._wake, due)
 
-    def _wake(self) -> None:
-        due, self._timer = self.due, None
-        # The loop may call a moment early.
-        if due is not None and due > self._clock.now():
+    def _wake(self, due: float) -> None:
+        if due > self._clock.now():  # the loop may call a moment early
             self._wait(due)
             return
-        self.due = None
+        self._timer = self.due = None
         self._ring()
-
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._loop.remove_timeout(self._timer)
-            self._timer = None
 
 
 class Worker:

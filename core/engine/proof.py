@@ -72,8 +72,8 @@ class Proof:
 
     def close(self) -> None:
         self._is_open = False
-        self._next_read.close()
-        self._after_gap.close()
+        self._next_read.set(None)
+        self._after_gap.set(None)
         if self._worker is not None:
             self._worker.close()
 

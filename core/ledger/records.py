@@ -123,7 +123,7 @@ def publish_of(
         sent,
         fresh,
         stored
-        and (not asked or bool(ends) or _option(load, "metadata") is not None),  # ``Publisher.publish``: it is listed
+        and (not asked or bool(ends) or _option(load, "metadata") is not None),  # ``Questions.call``: it is listed
         stored and asked,
         time.time(),
         _packed(load) if may_be_owed else b"",

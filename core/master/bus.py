@@ -55,7 +55,7 @@ class Bus:
 
     def __init__(self, opts: Mapping[str, Any], loop: Any, name: str) -> None:
         self._opts, self._loop = dict(opts), loop
-        self._listeners: list[Listener] = []
+        self.listeners: list[Listener] = []  # each hears what comes from now on
         self._beat_tag = events.beat_tag(name, secrets.token_hex(8))
         self._fired = float("-inf")
         # What to call once a beat comes back on a new connection.
@@ -71,14 +71,10 @@ class Bus:
     def listen(self, listener: Listener | None = None, on_ready: Callable[[], None] | None = None) -> None:
         """Subscribe. ``on_ready`` is called once the bus is heard; until then events may be missed."""
         if listener is not None:
-            self.tell_too(listener)
+            self.listeners.append(listener)
         self._on_heard = on_ready or (lambda: None)
         self._stream = Stream(self._loop, self._opts, self._take, self._on_break)
         self._timer = self._loop.call_later(0.0, self._tick, time.monotonic())  # once it is connected
-
-    def tell_too(self, listener: Listener) -> None:
-        """Let another listener hear what comes from now on."""
-        self._listeners.append(listener)
 
     @property
     def lag(self) -> float:
@@ -111,7 +107,7 @@ class Bus:
                 on_heard, self._on_heard = self._on_heard, None
                 if on_heard is not None:
                     on_heard()
-            elif wanted := [listener for listener in self._listeners if listener.wants(tag)]:
+            elif wanted := [listener for listener in self.listeners if listener.wants(tag)]:
                 data = salt.payload.loads(raw[end + 2 :], encoding="utf-8")
                 for listener in wanted:
                     listener.handle(tag, data)
@@ -137,7 +133,7 @@ class Bus:
         log.warning(
             "Events may have been lost on the bus, whose connection broke: returns are looked for in the job cache"
         )
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.on_gap()
 
 

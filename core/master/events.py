@@ -42,8 +42,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from saltext.jobs.core.functions import function_of as function_of
-from saltext.jobs.core.functions import retcode_of as retcode_of
+from saltext.jobs.core.functions import function_of, retcode_of
 from saltext.jobs.core.ids import is_plain
 
 JOB = "salt/job/"

@@ -20,10 +20,10 @@ import salt.utils.jid
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import NOCACHE, PUBLISHED
 from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.functions import retcode_of
 from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.ledger.records import Published
 from saltext.jobs.core.lines import Quiet
-from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.store import records
 from saltext.jobs.core.store.drivers import Undecodable
 from saltext.jobs.core.store.store import Store, store_of

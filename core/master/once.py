@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from saltext.jobs.core.functions import function_of
 from saltext.jobs.core.master.caller import Caller, ask
 
 #: The executor's name. It is also the key of its answers and options.
@@ -75,12 +76,7 @@ def is_recorded(funs: Iterable[str], options: Any) -> bool:
 
 def is_return_of(fun: Any, kept: Mapping[str, Any]) -> bool:
     """Tell whether a minion's kept return belongs to these functions: two masters may have used the same jid."""
-    return "fun" not in kept or _named(kept["fun"]) == _named(fun)
-
-
-def _named(fun: Any) -> str:
-    """Return the functions of a job as the executor's records name them."""
-    return ",".join(map(str, fun)) if isinstance(fun, (list, tuple)) else str(fun)
+    return "fun" not in kept or function_of(kept) == function_of({"fun": fun})
 
 
 # -- who has it -----------------------------------------------------------------------------------------------------------

@@ -67,7 +67,6 @@ class Publisher:
         timeout: float = 15.0,
         question: bool = False,
         kept: bool = False,
-        listed: bool = False,
         once: Mapping[str, Any] | None = None,
         natively: bool = True,
     ) -> frozenset[str]:
@@ -78,7 +77,6 @@ class Publisher:
         :param options: the job's values for names in OPTIONS.
         :param question: it is a question: minions announce no start, and unless ``kept``, answers are only on the bus.
         :param kept: its answers are stored under the names of their senders; the retry queue never delivers it.
-        :param listed: the job cache stores the question and its answers, as those of any job.
         :param once: options for minions with the executor ``job_once`` (``rerun``: see there).
         :param natively: minions of Salt 3008 acknowledge it by themselves. That can delay one that has just started by a
             minute; the executor's acknowledgement does not wait.
@@ -88,7 +86,6 @@ class Publisher:
         extra: dict[str, Any] = {name: options[name] for name in OPTIONS if options and options.get(name) is not None}
         if question:
             extra |= {} if kept else {"nocache": True}
-            extra |= {"metadata": {"job_retry": False}} if listed else {}
         elif compat.HAS_START_EVENT and natively:
             extra["start_event"] = True
         extra["executor_opts"] = _with_wishes(extra.get("executor_opts"), question, once)

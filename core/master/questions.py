@@ -151,7 +151,9 @@ class Questions:
         self, fun: str, arg: Iterable[Any], kwarg: Mapping[str, Any], minions: Iterable[str], timeout: float, user: str
     ) -> Question:
         """Have minions run a function, and wait for their returns, which the job cache has too. Raises as ``ping``."""
-        return await self._ask(fun, list(arg), sorted(minions), timeout, is_job=True, user=user, kwarg=kwarg)
+        # With metadata the job cache stores the question, which is owed to nobody.
+        more: dict[str, Any] = {"user": user, "kwarg": kwarg, "options": {"metadata": {"job_retry": False}}}
+        return await self._ask(fun, list(arg), sorted(minions), timeout, is_job=True, **more)
 
     async def kill_job(
         self, jid: str, minions: Iterable[str], timeout: float, told: Callable[[tuple[str, ...]], object], gently: bool
@@ -239,7 +241,7 @@ class Questions:
         """
         jid, kept = self._publisher.new_jid(), self._kept and not hint
         question = self._open[jid] = Question(self._loop, self._steady, told, is_job, hint)
-        asked = {"jid": jid, "question": True, "kept": kept, "listed": is_job, **more}
+        asked = {"jid": jid, "question": True, "kept": kept, **more}
         wanted, failure = list(minions), None
         try:
             try:

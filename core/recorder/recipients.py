@@ -16,11 +16,11 @@ import salt.payload
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import RETURNS
+from saltext.jobs.core.functions import retcode_of
 from saltext.jobs.core.ids import is_plain, jid_at
 from saltext.jobs.core.ledger.outbox import Key, Row
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.master import secrets
-from saltext.jobs.core.master.events import retcode_of
 from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.store import records

@@ -17,7 +17,7 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.ledger.outbox import Key, Outbox, Row
 from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.metrics import Figures, of_bus
+from saltext.jobs.core.metrics import Figures, of_engine
 from saltext.jobs.core.recorder.consumer import DEAD, Consumer
 from saltext.jobs.core.recorder.watch import Watch
 
@@ -66,7 +66,7 @@ class RecorderShell:
         )
 
     def metrics(self) -> Figures:
-        return {**figures(self._stats({})["returners"]), **of_bus(JOB_RECORDER, self._bus)}
+        return {**figures(self._stats({})["returners"]), **of_engine(JOB_RECORDER, self._bus)}
 
     def close(self) -> None:
         self.service.close()

@@ -26,7 +26,7 @@ from saltext.jobs.core.errors import JobCacheError, NotYet, StateError
 from saltext.jobs.core.ledger.records import Record, Returned
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.master import events
-from saltext.jobs.core.metrics import Figures, of_bus, of_publisher
+from saltext.jobs.core.metrics import Figures, of_engine
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.effects import Effects, Ports, answer_time
@@ -108,14 +108,13 @@ class RetryShell:
         machine, ports = self.machine, self._ports
         return {
             **figures(machine.entries(), self._effects.announced, machine.turns.paused, ports.clock.now()),
-            **of_publisher(JOB_RETRY, ports.publisher),
-            **of_bus(JOB_RETRY, ports.bus),
+            **of_engine(JOB_RETRY, ports.bus, ports.publisher),
         }
 
     def close(self) -> None:
         """Release everything. The next engine finds what is not in the store: it goes on from the cursor."""
         self._proof.close()
-        self._alarm.close()
+        self._alarm.set(None)
         self.writer.close()
         self._ports.close()
 

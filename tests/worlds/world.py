@@ -23,7 +23,7 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.returns import Returns
 from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed, SiteAway
-from saltext.jobs.core.functions import KILLS
+from saltext.jobs.core.functions import KILLS, function_of
 from saltext.jobs.core.ledger import queue, records
 from saltext.jobs.core.ledger.log import News, Writer
 from saltext.jobs.core.ledger.log import Reader as Log
@@ -189,11 +189,8 @@ class Bus:
         self._life, self.listeners = life, []
 
     def listen(self, listener, on_ready):
-        self.tell_too(listener)
-        self._life.add_callback(on_ready)
-
-    def tell_too(self, listener):
         self.listeners.append(listener)
+        self._life.add_callback(on_ready)
 
     def hear(self, tag, data):
         """An event comes."""
@@ -821,7 +818,7 @@ class World:
 
     def store_return(self, name, jid):
         """The master takes a return."""
-        fun = events.function_of(self.loads[jid]) if jid in self.loads else "state.apply"
+        fun = function_of(self.loads[jid]) if jid in self.loads else "state.apply"
         is_logged = self.log_writer.append(records.Returned(jid, name, fun, self.retcode_of(name, jid), self.wall()))
         if self.cache_up:
             self.cached.add((name, jid))

@@ -127,8 +127,8 @@ def test_a_question_that_is_listed_among_the_jobs_is_not_owed_to_absent_minions(
     loads, answer = [], master.answer
     master.answer = lambda load: loads.append(load) or answer(load)
     ask = publish.publisher.publish
-    for kept, listed in ((True, True), (True, False), (False, False)):
-        asked = {"question": True, "kept": kept, "listed": listed}
+    for kept, options in ((True, {"metadata": {"job_retry": False}}), (True, None), (False, None)):
+        asked = {"question": True, "kept": kept, "options": options}
         loop.run_sync(lambda asked=asked: ask("test.ping", [], "*", "glob", jid="j", **asked))
     listed, stored, unstored = (load["kwargs"] for load in loads)
     assert limits_of("j", listed["metadata"]).off

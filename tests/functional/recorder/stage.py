@@ -106,8 +106,6 @@ class Bus:
     def listen(self, listener=None, on_ready=None):
         pass
 
-    tell_too = listen
-
     def close(self):
         pass
 

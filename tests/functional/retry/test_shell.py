@@ -39,15 +39,12 @@ class Bus:
     """A bus on which only the test fires."""
 
     def __init__(self, loop):
-        self._loop, self._listeners = loop, []
+        self._loop, self.listeners = loop, []
         self.fired = []
 
     def listen(self, listener, on_ready):
-        self.tell_too(listener)
+        self.listeners.append(listener)
         self._loop.add_callback(on_ready)
-
-    def tell_too(self, listener):
-        self._listeners.append(listener)
 
     def fire(self, tag, data):
         self.fired.append((tag, data))
@@ -56,7 +53,7 @@ class Bus:
         pass
 
     def tell(self, tag, data):
-        for listener in self._listeners:
+        for listener in self.listeners:
             if listener.wants(tag):
                 listener.handle(tag, data)
 

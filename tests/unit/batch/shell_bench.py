@@ -94,10 +94,10 @@ class FakeMaster:
         self._jids += 1
         return f"20270101{self._jids:012d}"
 
-    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, kept=False, listed=False, **_):
+    async def publish(self, fun, arg, tgt, tgt_type="list", *, jid, question=False, kept=False, options=None, **_):
         if kept:
             self.cache.asked.add(jid)
-        if listed or (kept and self.cache.log is None):
+        if (question and options) or (kept and self.cache.log is None):
             self.cache.answered[jid] = {}
         names = sorted(self.keys) if tgt_type != "list" else list(tgt)
         matched = [name for name in names if name in self.keys]

@@ -33,12 +33,13 @@ def test_a_loop_that_wakes_early_does_not_ring_early(steady):
     rung, waits = [], []
 
     class Loop:
-        def call_later(self, delay, wake):
-            waits.append((delay, wake))
+        def call_later(self, delay, wake, due):
+            waits.append((wake, due))
 
     alarm = Alarm(Loop(), Clock(0.0, steady), lambda: rung.append(True))
     alarm.set(10.0)
     for seconds in (9.999, 0.002):
         steady.seconds += seconds
-        waits[-1][1]()
+        wake, due = waits[-1]
+        wake(due)
     assert (len(waits), rung) == (2, [True])

@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from saltext.jobs.core.functions import retcode_of
 from saltext.jobs.core.ids import is_plain, jid_time
 from saltext.jobs.core.master import events
 from saltext.jobs.core.master.events import JobReturned, JobStarted, MinionStarted, PresenceChanged
@@ -73,7 +74,7 @@ def test_an_event_that_contradicts_its_tag_states_nothing(tag, data):
     ],
 )
 def test_one_retcode_stands_for_a_return(ret, code):
-    assert events.retcode_of(ret) == code
+    assert retcode_of(ret) == code
 
 
 @pytest.mark.parametrize("name", ["web1", "web-1.example.org", "20260516-special", "é", "x" * 255, "a b"])
