@@ -12,9 +12,9 @@ from saltext.jobs.core.batch.minion_data import may_have_started
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.engine.loop import Clock, Worker
 from saltext.jobs.core.engine.feeder import Feeder
-from saltext.jobs.core.engine.returns import Returns
+from saltext.jobs.core.engine.loop import Clock, Worker
+from saltext.jobs.core.engine.proof import Returns
 from saltext.jobs.core.ledger.log import Reader, Writer
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.questions import Questions

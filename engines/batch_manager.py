@@ -30,10 +30,11 @@ from saltext.jobs.core.batch.shell import BatchShell
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
-from saltext.jobs.core.engine import requests, returns
-from saltext.jobs.core.engine.loop import Clock, Worker
+from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.feeder import Feeder, Follower, why_unproven
+from saltext.jobs.core.engine.loop import Clock, Worker
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
+from saltext.jobs.core.engine.proof import Returns, is_fed
 from saltext.jobs.core.ledger.log import Reader, Writer
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
@@ -72,12 +73,12 @@ def start(**options: Any) -> None:
 def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSettings) -> Ports:
     publisher = Publisher(opts, loop, BATCH_MANAGER, lease)
     bus, cache, worker, site = Bus(opts, loop, BATCH_MANAGER), JobCache(opts), Worker(loop), site_of(opts)
-    is_fed, unproven = returns.is_fed(opts), why_unproven(opts)
-    forget = functools.partial(worker.call, cache.forget) if is_fed and not unproven else None
-    questions = Questions(loop, publisher, kept=not (is_fed and unproven), forget=forget)
+    fed, unproven = is_fed(opts), why_unproven(opts)
+    forget = functools.partial(worker.call, cache.forget) if fed and not unproven else None
+    questions = Questions(loop, publisher, kept=not (fed and unproven), forget=forget)
 
     def log_for(follower: Follower) -> Reader:
-        if is_fed:
+        if fed:
             Feeder(loop, bus, cache, worker, Writer(site), follower, questions.wants, unproven)
         return Reader(site)
 
@@ -89,7 +90,7 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
         publisher=publisher,
         questions=questions,
         cache=cache,
-        returns=returns.Returns(site, cache, is_fed),
+        returns=Returns(site, cache, fed),
         log=log_for,
         store=BatchStore(opts, lease),
         service=requests.Service(opts, BATCH_MANAGER, loop, lease),

@@ -618,7 +618,7 @@ def _asked(verb: str, tgt: object, fun: object, args: tuple[object, ...], option
 
 def _before(jid: str, who: caller.Caller) -> starting.Before:
     from saltext.jobs.core.batch import starting
-    from saltext.jobs.core.engine.returns import Returns
+    from saltext.jobs.core.engine.proof import Returns
     from saltext.jobs.core.master.job_cache import JobCache
     from saltext.jobs.core.master.jobs import minions_of
     from saltext.jobs.core.site import site_of

@@ -27,7 +27,7 @@ from saltext.jobs.core.disk import files
 from saltext.jobs.core.display.command import HIDDEN, published_words
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.engine.returns import Returns, is_fed
+from saltext.jobs.core.engine.proof import Returns, is_fed
 from saltext.jobs.core.errors import JobCacheError, Refused, StateError
 from saltext.jobs.core.functions import retcode_of
 from saltext.jobs.core.ids import is_plain

@@ -20,8 +20,8 @@ from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.store import BatchStore, change_of
 from saltext.jobs.core.delivery.known import Answers
-from saltext.jobs.core.engine.loop import Alarm, Worker
 from saltext.jobs.core.engine.feeder import Follower
+from saltext.jobs.core.engine.loop import Alarm, Worker
 from saltext.jobs.core.engine.ports import EnginePorts
 from saltext.jobs.core.engine.writer import GATHER, Writer
 from saltext.jobs.core.functions import function_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core.engine.loop import Clock, Worker
-from saltext.jobs.core.engine.returns import Returns
+from saltext.jobs.core.engine.proof import Returns
 from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache

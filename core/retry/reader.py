@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.engine.returns import Returns
+from saltext.jobs.core.engine.proof import Returns
 from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.functions import NEVER_OWED
 from saltext.jobs.core.ids import as_compound

@@ -14,7 +14,7 @@ from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
-from saltext.jobs.core.engine.returns import Returns
+from saltext.jobs.core.engine.proof import Returns
 from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.functions import KILLS
 from saltext.jobs.core.ledger.log import News, Reader

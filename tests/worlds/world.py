@@ -20,7 +20,7 @@ import salt.payload
 from saltext.jobs.core import compat
 from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.engine.returns import Returns
+from saltext.jobs.core.engine.proof import Returns
 from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched, PublishFailed, SiteAway
 from saltext.jobs.core.functions import KILLS, function_of
@@ -28,7 +28,7 @@ from saltext.jobs.core.ledger import queue, records
 from saltext.jobs.core.ledger.log import News, Writer
 from saltext.jobs.core.ledger.log import Reader as Log
 from saltext.jobs.core.ledger.requests import Requests
-from saltext.jobs.core.master import events, once
+from saltext.jobs.core.master import once
 from saltext.jobs.core.master.access import Standing
 from saltext.jobs.core.master.job_cache import OURS
 from saltext.jobs.core.master.questions import Questions

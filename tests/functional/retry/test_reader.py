@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from saltext.jobs.core.engine.returns import Returns
+from saltext.jobs.core.engine.proof import Returns
 from saltext.jobs.core.ledger.records import publish_of
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.options.engines import RetrySettings

@@ -10,7 +10,7 @@ import pytest
 import salt.loader
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.engine.returns import Returns
+from saltext.jobs.core.engine.proof import Returns
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.passes import pass_for
 from saltext.jobs.core.retry.reader import JobReader

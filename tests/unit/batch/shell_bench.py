@@ -10,10 +10,10 @@ from saltext.jobs.core.batch.shell import INTERVAL, BatchShell
 from saltext.jobs.core.batch.spec import PUBLISH_WINDOW
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.feeder import Feeder
+from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
-from saltext.jobs.core.engine.returns import Returns
+from saltext.jobs.core.engine.proof import Returns
 from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched
 from saltext.jobs.core.ledger.batches import Kind
