@@ -22,7 +22,7 @@ from saltext.jobs.core.batch.store import BatchStore, change_of
 from saltext.jobs.core.delivery.known import Answers
 from saltext.jobs.core.engine.feeder import Follower
 from saltext.jobs.core.engine.loop import Alarm, Worker
-from saltext.jobs.core.engine.ports import EnginePorts
+from saltext.jobs.core.engine.process import EnginePorts
 from saltext.jobs.core.engine.writer import GATHER, Writer
 from saltext.jobs.core.functions import function_of
 from saltext.jobs.core.ledger.batches import Change

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.delivery.known import Answers, Evidence, Said
-from saltext.jobs.core.engine.ports import EnginePorts
+from saltext.jobs.core.engine.process import EnginePorts
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched
 from saltext.jobs.core.master import once
 from saltext.jobs.core.master.questions import Found

@@ -34,6 +34,8 @@ log = lines.logger(__name__)
 LED = (JOB_RECORDER, JOB_RETRY, BATCH_MANAGER)
 #: Seconds of silence after which a master is forgotten.
 _FORGOTTEN = 86400.0
+#: How a master that does not lead stands, by whether it is known.
+_STANDS = {True: "stands by", False: "not known"}
 #: The group (``meta.below``) in which each master has a value by its id.
 _GROUP = "masters"
 
@@ -112,7 +114,7 @@ def _engine(site: Tables, engine: str) -> dict[str, Any]:
         "lease_seconds": None if left is None else round(left, 1),
         "masters": {
             master.name: {
-                "state": _state(master, leader.master if leader else ""),
+                "state": "leads" if leader and master.name == leader.master else _STANDS[master.is_known],
                 "silent_seconds": round(master.silent, 1),
                 "host": master.host,
                 "version": master.version,
@@ -123,12 +125,6 @@ def _engine(site: Tables, engine: str) -> dict[str, Any]:
             for master in masters_of(site, engine)
         },
     }
-
-
-def _state(master: Master, leader: str) -> str:
-    if master.name == leader:
-        return "leads"
-    return "stands by" if master.is_known else "not known"
 
 
 # -- an engine's place among the masters -----------------------------------------------------------------------------------

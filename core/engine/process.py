@@ -14,6 +14,7 @@ import pathlib
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import salt.utils.event
@@ -22,11 +23,17 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.boot import boot, since_boot
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Lead, Lease
+from saltext.jobs.core.engine.loop import Clock, Worker
 from saltext.jobs.core.engine.masters import Seat
+from saltext.jobs.core.engine.proof import Returns
 from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.lines import Quiet
+from saltext.jobs.core.master.bus import Bus
+from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.master.publisher import Publisher
+from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.metrics import Figures, History, figures_of, text_of
 from saltext.jobs.core.options.engines import EngineSettings
 from saltext.jobs.core.site import site_of
@@ -38,8 +45,32 @@ _BEAT, _RETRY = 10.0, 1.0
 #: Seconds between two writes of the file with the figures.
 INTERVAL = 15.0
 
-
 S = TypeVar("S", bound=EngineSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginePorts:
+    """
+    Through what an engine reaches the world; each wing adds its own. ``cache`` and ``returns`` are used in ``cache_worker``
+    only, the engine's store in ``disk_worker``.
+    """
+
+    loop: Any  # the engine's tornado loop
+    clock: Clock  # of deadlines
+    wall: Callable[[], float]  # returns Unix time, as files have it
+    bus: Bus
+    publisher: Publisher
+    questions: Questions
+    cache: JobCache
+    returns: Returns
+    service: Service
+    cache_worker: Worker
+    disk_worker: Worker
+    acks: bool  # minions say when they begin a job
+
+    def close(self) -> None:
+        for port in (self.service, self.bus, self.publisher, self.cache_worker, self.disk_worker):
+            port.close()
 
 
 class App(Protocol):

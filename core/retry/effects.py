@@ -22,7 +22,7 @@ from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.display.text import counted
 from saltext.jobs.core.engine.loop import Clock, Worker
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.engine.ports import EnginePorts
+from saltext.jobs.core.engine.process import EnginePorts
 from saltext.jobs.core.engine.proof import Returns
 from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.engine.writer import Writer
