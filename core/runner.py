@@ -62,16 +62,16 @@ def say(text: str) -> None:
 
 def note(module: Mapping[str, Any], text: str) -> None:
     """Print a note, which is not part of the result, if the runner with these globals was called on the command line."""
-    if getattr(_event_of(module), "print_func", None) is not None:
+    if _printer_of(module) is not None:
         say(text)
 
 
-def _event_of(module: Mapping[str, Any]) -> Any:
-    """Return what fires the events of the runner's job, or None outside of one: Salt leaves a weak reference."""
+def _printer_of(module: Mapping[str, Any]) -> Any:
+    """Return what fires and prints the events of the runner's job on the command line; None if it was called elsewhere."""
     event = module.get("__jid_event__")
     try:
-        return event if hasattr(event, "print_func") else None
-    except ReferenceError:
+        return event if getattr(event, "print_func", None) is not None else None
+    except ReferenceError:  # Salt leaves a weak one
         return None
 
 
@@ -182,7 +182,4 @@ def _is_called_by(name: str) -> bool:
 
 def _called_by_salt_run(module: Mapping[str, Any], name: str) -> Any:
     """Return the object that fires and prints the events of the job if ``salt-run`` was given this function; else None."""
-    event = _event_of(module)
-    if module.get("__opts__", {}).get("fun") != name or getattr(event, "print_func", None) is None:
-        return None
-    return event
+    return _printer_of(module) if module.get("__opts__", {}).get("fun") == name else None

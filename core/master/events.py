@@ -39,8 +39,7 @@ What we announce (payloads are flat dicts with the fields that are named here; S
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from saltext.jobs.core.functions import function_of, retcode_of
 from saltext.jobs.core.ids import is_plain
@@ -55,8 +54,7 @@ KEY = "salt/key"
 OURS = "saltext/jobs/"
 
 
-@dataclass(frozen=True)
-class JobReturned:
+class JobReturned(NamedTuple):
     """A minion has returned a job (``salt/job/<jid>/ret/<minion>``). The return itself is left out on purpose."""
 
     jid: str
@@ -65,23 +63,20 @@ class JobReturned:
     retcode: int
 
 
-@dataclass(frozen=True)
-class JobStarted:
+class JobStarted(NamedTuple):
     """A minion has begun a job that was published with ``start_event`` (``salt/job/<jid>/start/<minion>``)."""
 
     jid: str
     minion: str
 
 
-@dataclass(frozen=True)
-class MinionStarted:
+class MinionStarted(NamedTuple):
     """A minion process has started (``salt/minion/<id>/start``). It has forgotten the jids that it has seen."""
 
     minion: str
 
 
-@dataclass(frozen=True)
-class PresenceChanged:
+class PresenceChanged(NamedTuple):
     """Minions were seen by the master's connection poll (``salt/presence/change``)."""
 
     new: tuple[str, ...]
