@@ -14,7 +14,7 @@ from typing import Any
 
 # Every salt-run imports this file. What a call needs beyond these, it imports itself.
 from saltext.jobs.core import runner
-from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
+from saltext.jobs.core.engine.names import BATCH_MANAGER, ENGINES, JOB_RETRY
 from saltext.jobs.core.findings import Finding, examined, fault
 from saltext.jobs.core.options import kinds
 
@@ -25,11 +25,10 @@ __opts__: Mapping[str, Any]
 __salt__: Mapping[str, Callable[[], dict[str, Any]]]
 
 _JOB_CACHE = "job_cache"
-_ENGINES = (BATCH_MANAGER, JOB_RETRY, JOB_RECORDER)
 #: The runner whose ``doctor`` examines a part.
-_DOCTORS = {BATCH_MANAGER: "batch", **{part: part for part in (_JOB_CACHE, *_ENGINES[1:])}}
+_DOCTORS = {BATCH_MANAGER: "batch", **{part: part for part in (_JOB_CACHE, *ENGINES[1:])}}
 #: Our own names in the master's configuration, and what else of ours may be misspelt there.
-_SECTIONS = (*_ENGINES, "job_notices", "saltext_jobs_site", "salt_cache", "sqlite_cache_path", "postgresql")
+_SECTIONS = (*ENGINES, "job_notices", "saltext_jobs_site", "salt_cache", "sqlite_cache_path", "postgresql")
 _VALUES = {"cache": ("sqlite", "postgresql"), "master_job_cache": ("salt_cache",), "saltext_jobs_site": ("postgresql",)}
 
 
@@ -59,9 +58,9 @@ def run() -> dict[str, Any]:
 
     _require_no_peer()
     parts, found = dict[str, str](), [*_misspelt(__opts__), *_left_behind(__opts__)]
-    for part in (_JOB_CACHE, *_ENGINES):
+    for part in (_JOB_CACHE, *ENGINES):
         configured, work = _is_configured(part), _open_work(part)
-        if not configured and not work and not (part in _ENGINES and section_of(__opts__, part)):
+        if not configured and not work and not (part in ENGINES and section_of(__opts__, part)):
             parts[part] = "not configured"
             continue
         standing = _examined(part)
@@ -81,7 +80,7 @@ def run() -> dict[str, Any]:
 def _is_configured(part: str) -> bool:
     from saltext.jobs.core.options import is_configured
 
-    return is_configured(__opts__, part) if part in _ENGINES else __opts__.get("master_job_cache") == "salt_cache"
+    return is_configured(__opts__, part) if part in ENGINES else __opts__.get("master_job_cache") == "salt_cache"
 
 
 def _examined(part: str) -> dict[str, Any]:
@@ -141,7 +140,7 @@ def _misspelt(opts: Mapping[str, Any]) -> Iterator[Finding]:
     def like(name: Any, known: Iterable[str]) -> str | None:
         return None if name in known else kinds.slip_of(str(name), known)
 
-    for engine in _ENGINES:
+    for engine in ENGINES:
         yield from about_name(opts, engine)
     for name in sorted(map(str, opts.keys() - salt.config.DEFAULT_MASTER_OPTS.keys())):
         if meant := like(name, _SECTIONS):

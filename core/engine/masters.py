@@ -21,7 +21,7 @@ from saltext.jobs import __version__ as VERSION
 from saltext.jobs.core import lines
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.disk.lease import SILENT, Lease
-from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
+from saltext.jobs.core.engine.names import ENGINES
 from saltext.jobs.core.ledger import meta
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.master import events
@@ -30,8 +30,6 @@ from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
 
-#: The engines that one master leads for all.
-LED = (JOB_RECORDER, JOB_RETRY, BATCH_MANAGER)
 #: Seconds of silence after which a master is forgotten.
 _FORGOTTEN = 86400.0
 #: How a master that does not lead stands, by whether it is known.
@@ -92,7 +90,7 @@ def standing(opts: Mapping[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     site.name()
     answered = time.monotonic() - began
-    engines = {engine: _engine(site, engine) for engine in reversed(LED)}
+    engines = {engine: _engine(site, engine) for engine in ENGINES}
     return {
         "master": str(opts.get("id") or ""),
         "site": site.place,

@@ -5,3 +5,4 @@ from __future__ import annotations
 BATCH_MANAGER = "batch_manager"
 JOB_RETRY = "job_retry"
 JOB_RECORDER = "job_recorder"
+ENGINES = (BATCH_MANAGER, JOB_RETRY, JOB_RECORDER)

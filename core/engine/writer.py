@@ -115,12 +115,8 @@ class Writer(Generic[K, C]):
             except Exception as exc:
                 if not self._is_failing:
                     told = None if isinstance(exc, OSError) else exc
-                    log.critical(
-                        "The changes of %s cannot be written, and wait until they can be: %s",
-                        self._what,
-                        exc,
-                        exc_info=told,
-                    )
+                    line = "The changes of %s cannot be written, and wait until they can be: %s"
+                    log.critical(line, self._what, exc, exc_info=told)
                 self._is_failing = True
                 await compat.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
