@@ -23,9 +23,8 @@ from typing import Any
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.batch import tables as batches
-from saltext.jobs.core.display import facts, terminal
-from saltext.jobs.core.display.page import Page
-from saltext.jobs.core.recorder import tables as recorder
+from saltext.jobs.core.display.page import Page, doctor
+from saltext.jobs.core.display.text import DEFAULT_WIDTH, width_of_terminal
 from saltext.jobs.core.retry import tables as retries
 from saltext.jobs.core.store import tables as jobs
 
@@ -38,13 +37,10 @@ __opts__: Mapping[str, Any]
 __salt__: Mapping[str, Callable[..., str]]
 
 _RUNNERS = ("batch", "job_retry", "job_cache", "job_recorder", "jobs_doctor")
-#: The function that draws each result; ``facts`` draws the others.
+#: The function that draws each result; the others are facts.
 _PAGES: dict[str, Callable[[Any, Page], None]] = {
     **dict.fromkeys(("batch.list", "batch.list_active"), batches.listed),
-    **dict.fromkeys(
-        ("batch.status", "batch.start", "batch.run", "batch.wait", "batch.watch", "batch.retry"), batches.standing
-    ),
-    "batch.preview": batches.previewed,
+    **{f"batch.{verb}": batches.standing for verb in ("status", "start", "preview", "run", "wait", "watch", "retry")},
     "batch.minions": batches.minions,
     "batch.failures": batches.failures,
     "batch.output": batches.returned,
@@ -55,9 +51,7 @@ _PAGES: dict[str, Callable[[Any, Page], None]] = {
     "job_cache.minions": jobs.minions,
     "job_cache.outcome": jobs.outcome,
     "job_cache.running": jobs.running,
-    "job_recorder.stats": recorder.stats,
-    "job_recorder.set_aside": recorder.set_aside,
-    **dict.fromkeys(("jobs_doctor.run", *(f"{runner}.doctor" for runner in _RUNNERS)), facts.doctor),
+    **dict.fromkeys(("jobs_doctor.run", *(f"{runner}.doctor" for runner in _RUNNERS)), doctor),
 }
 
 
@@ -81,13 +75,17 @@ def output(data: Any, **kwargs: Any) -> str:
     if function.partition(".")[0] not in _RUNNERS:
         return __salt__["nested"](data, **kwargs)
     # A refusal that came over the master (salt-run -a) is a text, for every function.
-    draw = facts.facts if isinstance(data, str) else _PAGES.get(function, facts.facts)
+    draw = _facts if isinstance(data, str) else _PAGES.get(function, _facts)
     try:
         return _drawn(draw, data)
     except Exception:
         # Another function of that name, such as Salt's own, may return anything.
         log.debug("%s returned nothing that %s shows", function, draw.__name__, exc_info=True)
-        return _drawn(facts.facts, data)
+        return _drawn(_facts, data)
+
+
+def _facts(data: Any, page: Page) -> None:
+    page.facts(data)
 
 
 def _drawn(draw: Callable[[Any, Page], None], data: Any) -> str:
@@ -96,7 +94,7 @@ def _drawn(draw: Callable[[Any, Page], None], data: Any) -> str:
     plain = to_file or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     colours = bool(__opts__.get("color")) and not plain
     page = Page(
-        terminal.DEFAULT_WIDTH if to_file else terminal.width_of_terminal(sys.stdout),
+        DEFAULT_WIDTH if to_file else width_of_terminal(sys.stdout),
         time.time(),
         colours=colours or bool(__opts__.get("force_color")),
         chosen=bool(__opts__.get("arg")),

@@ -670,9 +670,11 @@ def _follow(jid: str, timeout: object, display: Display | None) -> catalog.Summa
 
     limit = None if timeout is None else kinds.SECONDS.given("timeout", timeout)
     found = watching.follow(jid, lambda: _catalog().find(jid), limit, display)
-    good, verdict = summary.verdict(found)
+    verdict = summary.verdict(found)
     # ``--out=nested`` prints ``verdict`` last. ``retcode`` makes ``salt-run`` fail, and ``Error`` the salt.runner state.
-    return {**found, "verdict": verdict, "retcode": 0} | ({} if good else {"retcode": 1, "Error": verdict})
+    return {**found, "verdict": verdict, "retcode": 0} | (
+        {} if found.get("success") else {"retcode": 1, "Error": verdict}
+    )
 
 
 def _told(found: dict[str, Any]) -> dict[str, Any]:

@@ -15,9 +15,8 @@ from saltext.jobs.core.batch.member import KILLS, Member, Outcome
 from saltext.jobs.core.batch.pace import HELD, SCHEDULED, PausedBy
 from saltext.jobs.core.batch.spec import APPROVE, OWN_NAMES, RUNNER, Spec, gates_of
 from saltext.jobs.core.delivery.known import Said
-from saltext.jobs.core.display.command import HIDDEN, shown, words_of
-from saltext.jobs.core.display.moments import local, span
-from saltext.jobs.core.display.text import counted
+from saltext.jobs.core.display.command import HIDDEN, named, shown, words_of
+from saltext.jobs.core.display.text import counted, local, span
 from saltext.jobs.core.reasons import Reasons, text_of
 
 #: The ``driver`` of our batches.
@@ -64,7 +63,7 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "age_seconds": max(0.0, now - batch.last_progress),
         "stages": len(spec.sizes),
         **({**group, "by": spec.grouped_by, "groups": len(spec.groups)} if group else {}),
-        "rate": _rate(batch, numbers, now),
+        "rate": round(60 * _ran(numbers) / max(1e-3, (batch.finished or now) - batch.created), 2),
         "eta_seconds": _seconds_left(batch, numbers),
         "success": batch.success,
         "paused_by": pause.by.value if pause else None,
@@ -105,12 +104,6 @@ def options_of(spec: Spec, is_seen: bool = True) -> dict[str, Any]:
     kept = {name: None if getattr(spec, name) == "" else getattr(spec, name) for name in OWN_NAMES}
     own = {"by": spec.grouped_by or None, "check": check, "approve_by": list(spec.approve_by) or None}
     return {**kept, **own, **more}
-
-
-def named(metadata: Any) -> dict[str, Any]:
-    """Return the name and the ticket in metadata, which are for people and shown to everybody."""
-    given = metadata if isinstance(metadata, Mapping) else {}
-    return {key: given[key] for key in ("name", "ticket") if given.get(key) and isinstance(given[key], (str, int))}
 
 
 def preview(spec: Spec, limit: int | None, ttl: float) -> dict[str, Any]:
@@ -158,18 +151,9 @@ def check_of(spec: Spec) -> str | None:
     return {"runner": f"{RUNNER}{fun}", "function": fun, APPROVE: APPROVE}.get(str(kind))
 
 
-def _rate(batch: Batch, numbers: Mapping[str, Any], now: float) -> float:
-    elapsed = (batch.finished or now) - batch.created
-    return round(60 * _ran(numbers) / elapsed, 2) if elapsed > 0 else 0.0
-
-
 def _ran(numbers: Mapping[str, Any]) -> int:
     """Return on how many minions the job has ended."""
     return sum(numbers[name] for name in ("completed", "failed", "lost", "killed", "timed_out"))
-
-
-def two_digits(number: float) -> float:
-    return float(f"{number:.2g}")
 
 
 def _seconds_left(batch: Batch, numbers: Mapping[str, Any]) -> float | None:
@@ -179,7 +163,7 @@ def _seconds_left(batch: Batch, numbers: Mapping[str, Any]) -> float | None:
         return None
     if _ran(numbers) < batch.pace.size:  # the first to return are the quickest: they tell little of the others
         return None
-    return two_digits((usual + batch.spec.batch_wait) * max(1.0, left / batch.pace.size))
+    return float(f"{(usual + batch.spec.batch_wait) * max(1.0, left / batch.pace.size):.2g}")
 
 
 # -- its minions -------------------------------------------------------------------------------------------------------
@@ -294,8 +278,9 @@ def pace(found: Mapping[str, Any], size: str = "") -> str:
     by = f", by {found['by']}" if found.get("by") else ""
     group = f"group {found['group']} ({found['group_number']} of {found['groups']}{by})" if found.get("group") else ""
     stage = f"stage {found['stage']} of {found['stages']}" if found.get("stages", 1) > 1 else ""
-    rate = f"{two_digits(found['rate']):g} a minute" if found.get("rate") and found["state"] == "running" else ""
-    left = f"about {span(found['eta_seconds'])} left" if found.get("eta_seconds") else ""
+    is_known = found.get("rate") and found["state"] == "running"
+    rate = f"{float(format(found['rate'], '.2g')):g} a minute" if is_known else ""
+    left = f"about {span(found['eta_seconds'])} left" if (found.get("eta_seconds") or 0) >= 1 else ""
     begins = found["state"] == "running" and found.get("publishes") == 0 and not found.get("active")
     pings = begins and (found.get("options") or {}).get("presence") == "ping"
     texts = ((group, stage, size), ("minions are pinged first" if pings else "", rate, left))
@@ -332,21 +317,19 @@ def retried(found: Mapping[str, Any]) -> str:
 
 def engine_trouble(found: Mapping[str, Any]) -> str | None:
     """Return why a batch does not go on, if that is because of its engine; else None."""
-    if found.get("engine") is False:
-        return "no batch_manager engine runs, so nothing goes on: see jobs_doctor.run"
-    silent = found.get("engine_silent_seconds")
-    return f"the engine has not answered for {span(silent)}; see jobs_doctor.run" if silent else None
+    is_away = found.get("engine") is False or found.get("engine_silent_seconds")
+    return "no batch_manager engine answers, so nothing goes on; see jobs_doctor.run" if is_away else None
 
 
-def verdict(found: Mapping[str, Any]) -> tuple[bool, str]:
-    """Return whether an ended batch has succeeded, and a sentence about it, with how many minions were left out."""
+def verdict(found: Mapping[str, Any]) -> str:
+    """Return a sentence about an ended batch, with how many minions were left out."""
     batch, total = f"Batch {found['jid']}", counted(found["total"], "minion")
     if found.get("success"):
         left_out = f"; {found['offline']} left out without an answer" if found.get("offline") else ""
-        return True, f"{batch}: {found['completed']} of {total} completed{left_out}"
+        return f"{batch}: {found['completed']} of {total} completed{left_out}"
     wrong = in_numbers(found, (*BAD, "pending"))
     why = f" ({why_halted(found)})" if why_halted(found) else ""
-    return False, f"{batch} is {word(found)}{why}: {wrong or 'nothing ran'} of {total}"
+    return f"{batch} is {word(found)}{why}: {wrong or 'nothing ran'} of {total}"
 
 
 def why_not(verb: str, found: Mapping[str, Any], killing: bool = False) -> str:

@@ -6,22 +6,18 @@ error: standard output is for the result alone.
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from saltext.jobs.core.batch.catalog import Found
 from saltext.jobs.core.batch.summary import BAD, OVER, Returns, engine_trouble, in_numbers, pace, progress, waits, word
-from saltext.jobs.core.display import moments, terminal
-from saltext.jobs.core.display.text import clean, cut
+from saltext.jobs.core.display.text import clean, cut, is_terminal, local, span, width_of_terminal
 from saltext.jobs.core.errors import JobCacheError, Refused, SiteAway
 from saltext.jobs.core.reasons import text_of
 
 #: Seconds without an engine, or a database, after which the wait ends. The engine of a restarted master is back by then.
 ENGINE_PATIENCE = 60.0
-_GOES_ON = "it goes on when the batch_manager engine runs again"
 #: Shortest pause in seconds between two looks at a batch.
 _POLL = 0.25
 #: Most minions that are named if many have failed alike since the last look.
@@ -37,7 +33,7 @@ class Display:
 
     def __init__(self, stream: TextIO, returns: Returns | None = None) -> None:
         self._returns = returns or (lambda names: iter(()))
-        self._stream, self._live = stream, terminal.is_terminal(stream)
+        self._stream, self._live = stream, is_terminal(stream)
         self._told: set[str] = set()  # the minions that were named
         self._waits = self._last = ""
 
@@ -48,7 +44,7 @@ class Display:
         if self._waits and self._waits != before:
             self._line(self._waits)
         # Pace and forecast change all the time: a terminal redraws them, but they are not worth a new line.
-        width = terminal.width_of_terminal(self._stream) - 1 if self._live else None
+        width = width_of_terminal(self._stream) - 1 if self._live else None
         shown = summary if self._live else {**summary, "rate": None, "eta_seconds": None, "created": None}
         text = progress_line(shown, width)
         if text == self._last:
@@ -96,11 +92,10 @@ class Display:
 
 def waiting_line(summary: Mapping[str, Any]) -> str:
     """Return why a batch sends to no minion now, and what an operator can do; empty if it does send."""
-    if engine_trouble(summary):  # without its seconds, with which it would be a new line each time
-        return f"{word(summary)}: no batch_manager engine answers; see jobs_doctor.run"
-    reason = waits(summary, lambda time: moments.local(time, None))
     # How others hold it up changes with each of their minions: that is worth a line only if this batch stands still.
-    if not reason or (summary.get("blocked_reason") and summary.get("active")):
+    sends = summary.get("blocked_reason") and summary.get("active")
+    reason = engine_trouble(summary) or ("" if sends else waits(summary, lambda time: local(time, None)))
+    if not reason:
         return ""
     steps = f"; salt-run batch.approve {summary['jid']} lets it go on" if summary.get("approve") is not None else ""
     return f"{word(summary)}: {reason}{steps}"
@@ -116,7 +111,7 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
 
 def _elapsed(summary: Mapping[str, Any]) -> str:
     until = summary.get("finished") or (summary.get("last_progress") or 0.0) + (summary.get("age_seconds") or 0.0)
-    return f" after {moments.span(until - summary['created'])}" if until and summary.get("created") else ""
+    return f" after {span(until - summary['created'])}" if until and summary.get("created") else ""
 
 
 def follow(
@@ -135,40 +130,27 @@ def follow(
     """
     began = driven = time.monotonic()
     try:
-        with _interruptible():
-            while True:
-                looked, trouble = time.monotonic(), Refused(f"No engine drives batch {jid}; {_GOES_ON}")
-                try:
-                    found = look()
-                    if display:
-                        display.show(found.summary, found.minions())
-                    if found.summary["state"] in OVER:
-                        return found.summary
-                    driven = driven if engine_trouble(found.summary) else time.monotonic()
-                except SiteAway as exc:
-                    trouble = Refused(str(exc))
-                now = time.monotonic()
-                if timeout is not None and now - began >= timeout:
-                    raise Refused(f"Batch {jid} has not ended within {timeout:g} s; it goes on")
-                if now - driven >= engine_patience:
-                    raise trouble
-                # A look at a large batch has a cost: spend at most a tenth of the time on looks.
-                time.sleep(max(poll, 9 * (now - looked)))
-    except (KeyboardInterrupt, SystemExit):
+        while True:
+            looked = time.monotonic()
+            trouble = Refused(f"No engine drives batch {jid}; it goes on when the batch_manager engine runs again")
+            try:
+                found = look()
+                if display:
+                    display.show(found.summary, found.minions())
+                if found.summary["state"] in OVER:
+                    return found.summary
+                driven = driven if engine_trouble(found.summary) else time.monotonic()
+            except SiteAway as exc:
+                trouble = Refused(str(exc))
+            now = time.monotonic()
+            if timeout is not None and now - began >= timeout:
+                raise Refused(f"Batch {jid} has not ended within {timeout:g} s; it goes on")
+            if now - driven >= engine_patience:
+                raise trouble
+            # A look at a large batch has a cost: spend at most a tenth of the time on looks.
+            time.sleep(max(poll, 9 * (now - looked)))
+    except (KeyboardInterrupt, SystemExit):  # Salt's own handler of Ctrl-C says so, and exits
         raise Refused(f"Batch {jid} goes on; salt-run batch.watch {jid} shows it again") from None
     finally:
         if display:
             display.end()
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Have Ctrl-C raise KeyboardInterrupt, since Salt's own handler prints a line and exits with status 0."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""What a job runs, as an operator would type it: the arguments of a function, without the secrets among them. Pure."""
+"""What a job runs and where, as an operator would type it: without the secrets among the arguments. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from saltext.jobs.core.display.text import cut
+from saltext.jobs.core.display.text import ELLIPSIS, cut, joined
 
 #: Replaces the value of an argument that is named like a secret.
 HIDDEN = "********"
@@ -38,14 +38,30 @@ def has_hidden(*values: Any) -> bool:
     return _IS_HIDDEN(repr(values)) is not None
 
 
+def command(row: Mapping[str, Any]) -> str:
+    """Return the function and the arguments of a job or a batch, after what an operator has named it."""
+    given = ", ".join(str(word) for word in named((row.get("options") or {}).get("metadata")).values())
+    return " ".join(map(str, (*([f"{given}:"] if given else []), row["fun"] or "-", *(row.get("arguments") or ()))))
+
+
+def named(metadata: Any) -> dict[str, Any]:
+    """Return the name and the ticket in metadata, which are for people and shown to everybody."""
+    given = metadata if isinstance(metadata, Mapping) else {}
+    return {key: given[key] for key in ("name", "ticket") if given.get(key) and isinstance(given[key], (str, int))}
+
+
+def where(row: Mapping[str, Any]) -> str:
+    """Return the target of a job or a batch, with its type unless it is a glob or a list."""
+    text, kind = joined(row.get("tgt")), row.get("tgt_type")
+    return text if kind in (None, "glob", "list") else f"{text} ({kind})"
+
+
 def words_of(arg: Iterable[Any], kwargs: Mapping[str, Any]) -> list[str]:
     """Return arguments as words: ``nginx``, ``test=True``. Long words are cut, and words beyond the limit counted."""
-    given = list(arg)
-    found = [_word(value) for value in given[:_WORDS]]
-    some = list(kwargs.items())[: _WORDS - len(found)]
-    found += [cut(f"{name}={_word(shown(value, name))}", _LONGEST, middle=False) for name, value in some]
-    left = len(given) + len(kwargs) - len(found)
-    return [*found, f"… and {left} more"] if left else found
+    found = list(map(_word, arg))
+    found += [cut(f"{name}={_word(shown(value, name))}", _LONGEST, middle=False) for name, value in kwargs.items()]
+    left = len(found) - _WORDS
+    return [*found[:_WORDS], f"{ELLIPSIS} and {left} more"] if left > 0 else found
 
 
 def published_words(arg: Any) -> list[str]:

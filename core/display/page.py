@@ -1,5 +1,6 @@
 """
-What one command prints: lines, tables and a last line that names the next commands, none wider than the terminal.
+What one command prints: lines, facts by name, tables, and a last line that names the next commands, none wider than the
+terminal; and the results that several runners have: any mapping, why minions have failed, what a doctor has found.
 
 Every text goes through ``clean`` here, so the code that draws a page need not do that. Pure: the time is an argument.
 """
@@ -12,14 +13,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from saltext.jobs.core.display import moments
-from saltext.jobs.core.display.text import ELLIPSIS, clean, counted, cut, pad, width_of, wrap
+from saltext.jobs.core.display.command import command, where
+from saltext.jobs.core.display.text import (
+    ELLIPSIS,
+    UNKNOWN,
+    ago,
+    clean,
+    counted,
+    cut,
+    local,
+    pad,
+    seconds_of,
+    width_of,
+    wrap,
+)
 
 #: Rows that a table shows by default; those that need attention come first.
 ROWS = 40
 _GAP = "  "
 #: The narrowest page, in columns.
 _NARROWEST = 8
+#: Most lines of one fact, and of a mapping that is one; most lines of all facts, and most values of a list or mapping.
+_MOST, _SHORT, _FACTS, _VALUES = 12, 2, 120, 100
+#: What is no fact, and a dash in a table.
+_EMPTY: tuple[Any, ...] = (None, "", (), [], {})
+#: Of reasons: most groups, most lines of a group's text, most lines on the screen for one of them, and most lines of names.
+_GROUPS, _LINES, _WRAPPED, _NAMES = 12, 14, 3, 2
 _RED, _YELLOW, _GREEN = "\x1b[31m", "\x1b[33m", "\x1b[32m"
 _END = "\x1b[0m"
 #: The colours of states, if the terminal has colours.
@@ -45,9 +64,15 @@ class Column:
     age: bool = False  # the value is Unix time, and is shown as an age
 
 
+#: Columns of several tables.
+JID, MINION, STATE = Column("JID", "jid"), Column("MINION", "minion", 16), Column("STATE", "state")
+FUNCTION = Column("FUNCTION", command, 7, names=False)
+TARGET, USER = Column("TARGET", where, 6, rank=5, names=False), Column("USER", "user", 5, rank=6)
+
+
 @dataclass(frozen=True)
 class Table:
-    """What is shown of one kind of row: first how many there are in each state, then a line for each."""
+    """How one kind of row is shown: first how many there are in each state, then a line for each."""
 
     one: str  # what a row is called
     many: str  # what several are
@@ -63,6 +88,10 @@ class Table:
 
     def rank(self, state: Any) -> tuple[int, str]:
         return (self.order.index(state) if state in self.order else len(self.order)), str(state)
+
+    def sorted(self, rows: Sequence[Row]) -> list[Row]:
+        """Return rows by their states, those that need an operator first, and otherwise as they were."""
+        return sorted(rows, key=lambda row: self.rank(_of(row, self.state)))
 
 
 def _of(row: Row, value: str | Callable[[Row], Any]) -> Any:
@@ -89,8 +118,6 @@ class Page:
     def text(self) -> str:
         return "\n".join(self._lines)
 
-    # -- what is added ------------------------------------------------------------------------------------------------
-
     def line(self, text: str, indent: str = "", most: int | None = None) -> None:
         """Add a text on as many lines as it takes, but at most ``most``. ``indent`` begins all but the first."""
         cleaned = clean(text)
@@ -100,6 +127,12 @@ class Page:
         if most is not None and len(lines) > most:
             lines = [*lines[: most - 1], cut(f"{lines[most - 1]} {ELLIPSIS}", self.width, middle=False)]
         self._lines.extend(line.rstrip() for line in lines)
+
+    def head(self, row: Row, state: str = "") -> None:
+        """Add the line that names a job or a batch: its jid, its ``state`` in a word, what runs where, and for whom."""
+        user = f", by {row['user']}" if row.get("user") else ""
+        parts = (row["jid"], state, f"{command(row)} on {where(row)}{user}")
+        self.line(_GAP.join(filter(None, parts)), _GAP, 3)
 
     def gap(self) -> None:
         """Add an empty line, unless this is the beginning."""
@@ -117,10 +150,29 @@ class Page:
                 return
             del shown[-max(1, len(shown) // 20) :]
 
-    def listing(self, table: Table, rows: Sequence[Row]) -> None:
-        """Add the counts of a kind of row, and the first rows."""
-        self.line(table.headline(rows))
-        self.table(table.columns, rows)
+    def folded(self, rows: int, shown: int, what: str = "") -> None:
+        """Say how many of the rows are left out, if any."""
+        if rows > shown:
+            self.line(f"{ELLIPSIS} and {rows - shown:,} more{what}; --out=json shows all")
+
+    def fold(self, most: int) -> None:
+        """Keep at most ``most`` lines, and say how many are left out."""
+        lines = len(self._lines)
+        del self._lines[most:]
+        self.folded(lines, most, " lines")
+
+    def next(self, command: str, *others: str) -> None:
+        """Add what to call next, or instead (``others``, without the runner's name if it is the same)."""
+        runner = command.partition(".")[0]
+        more = f" (or {', '.join(other.removeprefix(f'{runner}.') for other in others)})" if others else ""
+        self.line(f"Next: salt-run {command}{more}", "      ")
+
+    # -- tables ---------------------------------------------------------------------------------------------------------
+
+    def listing(self, table: Table, rows: Sequence[Row], more: str = "", most: int = ROWS) -> None:
+        """Add the counts of a kind of row, and ``more`` of all; and the first rows."""
+        self.line(f"{table.headline(rows)}{more}")
+        self.table(table.columns, rows, most)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Row], most: int = ROWS) -> None:
         """Add a table of at most ``most`` rows, if there are any. Columns without room are left out, the others shrink."""
@@ -154,41 +206,99 @@ class Page:
         colour = _COLOURS.get(text) if self.colours else None
         return f"{colour}{padded}{_END}" if colour else padded
 
-    def folded(self, rows: int, shown: int, what: str = "") -> None:
-        """Say how many of the rows are left out, if any."""
-        if rows > shown:
-            self.line(f"{ELLIPSIS} and {rows - shown:,} more{what}; --out=json shows all")
+    # -- facts ----------------------------------------------------------------------------------------------------------
 
-    def fold(self, most: int) -> None:
-        """Keep at most ``most`` lines, and say how many are left out."""
-        left = len(self._lines) - most
-        if left > 0:
-            del self._lines[most:]
-            self.line(f"{ELLIPSIS} and {left:,} more lines; --out=json shows all")
+    def facts(self, data: Any, *without: str) -> None:
+        """Show any result: a mapping by name, but for what is empty (if not all is) or ``without``; a list line by line."""
+        if isinstance(data, Mapping):
+            told = {name: value for name, value in data.items() if name not in without}
+            data = {name: value for name, value in told.items() if value not in _EMPTY} or told
+        self._nested(data, "")
+        if not isinstance(data, str):
+            self.fold(_FACTS)
 
-    def next(self, command: str, *others: str) -> None:
-        """Add what to call next, or instead (``others``, without the runner's name if it is the same)."""
-        runner = command.partition(".")[0]
-        more = f" (or {', '.join(other.removeprefix(f'{runner}.') for other in others)})" if others else ""
-        self.line(f"Next: salt-run {command}{more}", "      ")
+    def _nested(self, data: Any, indent: str) -> None:
+        if not isinstance(data, (Mapping, list, tuple)):
+            for line in plain(data).split("\n", _FACTS if indent else -1):
+                self.line(f"{indent}{line}", indent, _MOST if indent else None)
+            return
+        parts = list(data.items()) if isinstance(data, Mapping) else [("", part) for part in data]
+        for name, value in parts[:_VALUES]:
+            head, told = f"{indent}{name}:" if isinstance(data, Mapping) else f"{indent}-", self._flat(str(name), value)
+            if told is None:
+                self.line(head, indent, _MOST)
+                self._nested(value.strip("\n") if isinstance(value, str) else value, f"{indent}  ")
+            else:
+                self.names(head, told, _MOST, f"{indent}  ")
+        self.folded(len(parts), _VALUES)
 
-    # -- times --------------------------------------------------------------------------------------------------------
+    def _flat(self, name: str, value: Any) -> list[str] | None:
+        """Return a value, or each of its parts, on one line, with times as people read them; None if it takes several."""
+        if _is_plain(value):
+            # A word or a flag may have the name of a time.
+            is_time = value and (name.endswith("_at") or name in ("since", "started", "oldest", "time"))
+            return [self.when(value) if is_time and seconds_of(value) is not None else plain(value)]
+        if isinstance(value, Mapping) and all(map(_is_plain, value.values())):
+            parts = {str(key): part for key, part in value.items() if part not in _EMPTY}
+            told = [f"{key} {text}" for key, part in parts.items() for text in self._flat(key, part) or ()]
+            return told if sum(map(len, told)) < self.width * _SHORT else None
+        return [*map(plain, value)] if isinstance(value, (list, tuple)) and all(map(_is_plain, value)) else None
+
+    # -- times ----------------------------------------------------------------------------------------------------------
 
     def when(self, value: Any) -> str:
         """Return a time with its age: ``2026-05-16 10:11:12 (3 min ago)``."""
-        if moments.seconds_of(value) is None:
-            return moments.UNKNOWN
-        return f"{moments.local(value, self.tz)} ({moments.ago(value, self.now)})"
+        return UNKNOWN if seconds_of(value) is None else f"{local(value, self.tz)} ({ago(value, self.now)})"
 
     def age(self, value: Any) -> str:
         """Return how long ago it was, for a table: ``3 min``; a time to come begins with ``in``."""
-        return moments.ago(value, self.now).removesuffix(" ago")
+        return ago(value, self.now).removesuffix(" ago")
+
+
+def _is_plain(value: Any) -> bool:
+    return not value or not (isinstance(value, (Mapping, list, tuple)) or "\n" in str(value))
 
 
 def plain(value: Any) -> str:
     """Return a value as it is shown; a dash for nothing."""
-    return moments.UNKNOWN if value is None or value in ((), [], {}) else str(value)
+    return UNKNOWN if value in _EMPTY else str(value)
 
 
 def _needed(widths: Mapping[int, int]) -> int:
     return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
+
+
+def doctor(data: Mapping[str, Any], page: Page) -> None:
+    """Show the result of a doctor: each finding with its code, faults first; then how things stand."""
+    findings, faults = data["findings"], data["faults"]
+    page.line(f"{counted(faults, 'fault')}:" if faults else "Nothing is wrong.")
+    for number, finding in enumerate(findings, 1):
+        if number == faults + 1:
+            page.line("Advice:")
+        part = f"{finding['part']}: " if "parts" in data and finding["part"] and number <= faults else ""
+        sentence = ": ".join(text for text in (finding["text"], finding["do"]) if text)
+        page.line(f"{number:2}. {part}{sentence} [{finding['code']}]", "    ")
+    page.gap()
+    flags = {name: {True: "yes", False: "no"}[value] for name, value in data.items() if isinstance(value, bool)}
+    standing = {name.replace("_", " "): value for name, value in {**data, **flags}.items()}
+    page.facts(standing, "findings", "faults", "retcode")
+
+
+def ended(group: Mapping[str, Any]) -> str:
+    """Return how many minions of a group ended how."""
+    code = f" (retcode {group['retcode']})" if group["retcode"] else ""
+    return f"{counted(group['count'], 'minion')}, {group['state']}{code}:"
+
+
+def reasons(groups: Sequence[Mapping[str, Any]], page: Page) -> None:
+    """Show groups as ``core/reasons.py`` has them, the largest first."""
+    for group in groups[:_GROUPS]:
+        page.gap()
+        page.names(ended(group), group["minions"], _NAMES)
+        lines = str(group["text"]).split("\n")
+        for line in lines[:_LINES]:
+            page.line(f"    {line.strip()}", "      ", _WRAPPED)
+        page.folded(len(lines), _LINES, " lines")
+    if groups:
+        page.gap()
+    page.folded(len(groups), _GROUPS, " reasons")

@@ -20,7 +20,7 @@ import salt.utils.network
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk.lease import Lease
-from saltext.jobs.core.display.text import cut, target
+from saltext.jobs.core.display.text import cut, joined
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.master.passes import local_key, pass_for
 
@@ -116,7 +116,7 @@ class Publisher:
             raise PublishFailed(f"the master did not publish: {text}", bool(error), name == "AuthorizationError")
         matched = frozenset(answer["load"]["minions"])
         if not matched and not self._opts.get("order_masters"):
-            raise NoMinionMatched(f"the master matched no minion with {cut(target(tgt, None), 80)}")
+            raise NoMinionMatched(f"the master matched no minion with {cut(joined(tgt), 80)}")
         self.published += 1
         return matched
 

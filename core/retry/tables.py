@@ -9,10 +9,8 @@ import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from saltext.jobs.core.display import moments
-from saltext.jobs.core.display.facts import facts
-from saltext.jobs.core.display.page import Column, Page, Row, Table
-from saltext.jobs.core.display.text import counted
+from saltext.jobs.core.display.page import FUNCTION, JID, MINION, STATE, Column, Page, Row, Table
+from saltext.jobs.core.display.text import counted, local
 from saltext.jobs.core.retry.entry import ENDED, State
 
 #: Most reasons that are shown.
@@ -26,10 +24,10 @@ _ENTRIES = Table(
     "entry",
     "entries",
     (
-        Column("MINION", "minion", 16),
-        Column("JID", "jid"),
-        Column("STATE", "state"),
-        Column("FUNCTION", "fun", 11, rank=2),
+        MINION,
+        JID,
+        STATE,
+        FUNCTION,
         Column("TRIES", "attempts", right=True, rank=3),
         Column("QUEUED", "queued_at", rank=1, age=True),
         Column("EXPIRES", "expires_at", rank=4, age=True),
@@ -53,7 +51,7 @@ def entries(found: Sequence[Row], page: Page) -> None:
             page.line(f"  {state} {number:,}: {why}", "    ", 4)
     page.folded(len(reasons), _REASONS, " reasons")
     page.gap()
-    page.table(_ENTRIES.columns, sorted(found, key=lambda entry: _ENTRIES.rank(entry["state"])[0]))
+    page.table(_ENTRIES.columns, _ENTRIES.sorted(found))
     states = {entry["state"] for entry in found}
     steps = ("retry", "cancel", "purge") if states.intersection(_STUCK) else ("replay MINION", "cancel")
     if states <= _OVER:
@@ -72,32 +70,20 @@ def entry(found: Mapping[str, Any], page: Page) -> None:
     """Show ``job_retry.show``: what is known of an entry, and its history."""
     minion, jid, state = found["minion"], found["jid"], found["state"]
     page.line(f"{minion}  {jid}  {state}  {found['fun']}", "  ")
-    head = ("minion", "jid", "state", "fun", "history")
-    facts({name: value for name, value in found.items() if name not in head and value not in (None, "", [])}, page)
+    page.facts(found, "minion", "jid", "state", "fun", "history")
     page.gap()
-    page.table(
-        (
-            Column("AT", lambda step: moments.local(step["at"], page.tz)),
-            Column("STATE", "state"),
-            Column("REASON", "reason", 20, names=False),
-        ),
-        found.get("history") or (),
-    )
-    if state in _STUCK:
-        page.next(f"job_retry.retry minion={minion} jid={jid}", "job_retry.cancel")
-    elif state == State.PENDING.value:
-        page.next(f"job_retry.replay {minion}", "job_retry.cancel")
-    elif state in _OVER:
-        page.next(f"job_retry.enqueue {jid} minions={minion}", "job_retry.list")
-    else:
-        page.next("job_retry.list")
+    at = Column("AT", lambda step: local(step["at"], page.tz))
+    page.table((at, STATE, Column("REASON", "reason", 20, names=False)), found.get("history") or ())
+    steps = {
+        **dict.fromkeys(_STUCK, (f"job_retry.retry minion={minion} jid={jid}", "job_retry.cancel")),
+        State.PENDING.value: (f"job_retry.replay {minion}", "job_retry.cancel"),
+        **dict.fromkeys(_OVER, (f"job_retry.enqueue {jid} minions={minion}", "job_retry.list")),
+    }
+    page.next(*steps.get(state, ("job_retry.list",)))
 
 
 def _told(says: str, none: str = "No entry is in these states.") -> Callable[[int, Page], None]:
-    def told(count: int, page: Page) -> None:
-        page.line(f"{counted(count, 'entry', 'entries')} {says}" if count else none)
-
-    return told
+    return lambda count, page: page.line(f"{counted(count, 'entry', 'entries')} {says}" if count else none)
 
 
 _ASKED = "the minions are asked now, and get the jobs if they answer"

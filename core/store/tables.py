@@ -9,44 +9,34 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core.display.command import published_words
-from saltext.jobs.core.display.facts import reasons
-from saltext.jobs.core.display.page import Column, Page, Row, Table
-from saltext.jobs.core.display.text import counted, target
+from saltext.jobs.core.display.page import FUNCTION, JID, MINION, TARGET, USER, Column, Page, Row, Table, reasons
+from saltext.jobs.core.display.text import counted
 from saltext.jobs.core.ids import jid_time
 
 #: Most lines of names.
 _NAMES = 3
 
-
-def _command(job: Row) -> str:
-    return " ".join((job["fun"] or "-", *(job["arguments"] or ())))
-
-
-def _target(job: Row) -> str:
-    return target(job["tgt"], None)
-
-
 _FOUND = (
-    Column("JID", "JID"),
-    Column("FUNCTION", lambda job: " ".join((job["Function"], *published_words(job["Arguments"]))), 11, names=False),
-    Column("TARGET", lambda job: target(job["Target"], None), 6, rank=3, names=False),
-    Column("USER", "User", 5, rank=4),
+    JID,
+    FUNCTION,
+    TARGET,
+    USER,
     Column("RETURNED", lambda job: f"{job['Returned']}/{job['Minions'] or '?'}", right=True),
     Column("FAILED", "Failed", right=True, rank=1),
-    Column("AGE", "begun", rank=2, age=True),
+    Column("AGE", lambda job: jid_time(job["jid"]), rank=2, age=True),
 )
 _RUNNING = Table(
     "job",
     "jobs",
     (
-        Column("JID", "jid"),
+        JID,
         Column("KIND", "kind"),
         Column("STATE", "state", rank=3),
         Column("ON", lambda job: len(job["minions"]), right=True),
         Column("SINCE", "since", rank=1, age=True),
-        Column("FUNCTION", _command, 11, names=False),
-        Column("TARGET", _target, 6, rank=4, names=False),
-        Column("USER", "user", rank=5),
+        FUNCTION,
+        TARGET,
+        USER,
     ),
     "kind",
     ("job", "batch", "replay"),
@@ -54,14 +44,7 @@ _RUNNING = Table(
 _LAST = Table(
     "minion",
     "minions",
-    (
-        Column("MINION", "minion", 16),
-        Column("LAST", "last"),
-        Column("AGE", "at", age=True),
-        Column("FUNCTION", _command, 11, rank=2, names=False),
-        Column("JID", "jid", rank=1),
-        Column("MISSED", "missed"),
-    ),
+    (MINION, Column("LAST", "last"), Column("AGE", "at", age=True), FUNCTION, JID, Column("MISSED", "missed", rank=1)),
     "last",
     ("never", "unreadable", "failed", "succeeded"),
 )
@@ -73,16 +56,22 @@ def search(found: Mapping[str, Any], page: Page) -> None:
     failed, missing = (sum(1 for job in jobs if job[name]) for name in ("Failed", "Missing"))
     many = f"{counted(len(jobs), 'job')}, newest first: {failed:,} with failures"
     page.line(f"{many}, {missing:,} with minions that have not returned" if jobs else "No job was found.")
-    page.table(_FOUND, [{**job, "begun": jid_time(job["JID"])} for job in jobs], len(jobs))
+    page.table(_FOUND, [{**job, **_named(job)} for job in jobs], len(jobs))
     if found.get("next"):
         page.line(f"There are more: search on with after={found['next']}")
     if jobs:
         page.next("job_cache.outcome JID", "jobs.lookup_jid")
 
 
+def _named(job: Row) -> dict[str, Any]:
+    """Return what a job has under the names of ``jobs.list_jobs``, under those of our other rows."""
+    names = {"jid": "JID", "fun": "Function", "tgt": "Target", "user": "User"}
+    return {**{name: job[its] for name, its in names.items()}, "arguments": published_words(job["Arguments"])}
+
+
 def outcome(found: Mapping[str, Any], page: Page) -> None:
     """Show ``job_cache.outcome``: the counts, the minions that are missing or queued, and those that failed, by reason."""
-    page.line(f"{found['jid']}  {_command(found)} on {_target(found)}, by {found['user']}", "  ", 4)
+    page.head(found)
     owed, missing = found["owed"], found["missing"]
     page.line(
         f"{counted(found['minions'], 'minion')}: {found['returned']:,} returned, {found['failed']:,} of them failed; "
@@ -93,8 +82,6 @@ def outcome(found: Mapping[str, Any], page: Page) -> None:
     for state in sorted(set(owed.values())) if owed else ():
         names = [minion for minion, its in owed.items() if its == state]
         page.names(f"queued ({state}), {len(names):,}:", names, _NAMES)
-    if owed is None:
-        page.line("Which minions are queued is not known: the retry queue cannot be read.")
     reasons(found["groups"], page)
     steps = ("job_retry.list jid=", "jobs.lookup_jid") if owed else ("jobs.lookup_jid ", "job_cache.search")
     page.next(f"{steps[0]}{found['jid']}", steps[1])
@@ -103,8 +90,7 @@ def outcome(found: Mapping[str, Any], page: Page) -> None:
 def running(found: Mapping[str, Any], page: Page) -> None:
     """Show ``job_cache.running``: what runs, since when, and on how many minions."""
     jobs, silent = found["jobs"], found["silent"]
-    page.line(f"{_RUNNING.headline(jobs)}; {counted(found['asked'], 'minion')} asked")
-    page.table(_RUNNING.columns, jobs)
+    page.listing(_RUNNING, jobs, f"; {counted(found['asked'], 'minion')} asked")
     if silent:
         page.names(f"did not answer, so it is not known what they run, {len(silent):,}:", silent, _NAMES)
     for what in dict.fromkeys(job["kill"].replace(job["jid"], "JID") for job in jobs):
@@ -117,7 +103,6 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
     if not found:
         page.line("No minion matches.")
         return
-    rows = [{**one, "minion": minion, "last": one["outcome"] or "never"} for minion, one in found.items()]
-    rows.sort(key=lambda row: (_LAST.rank(row["last"]), row["at"] or 0.0, row["minion"]))
-    page.listing(_LAST, rows)
+    rows = [{**one, "minion": minion, "last": one["outcome"] or "never"} for minion, one in sorted(found.items())]
+    page.listing(_LAST, _LAST.sorted(sorted(rows, key=lambda row: row["at"] or 0.0)))
     page.next("job_cache.outcome JID", "job_retry.list")

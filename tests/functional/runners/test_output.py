@@ -16,13 +16,13 @@ import salt.runner
 from saltext.jobs.core.display.text import width_of
 from tests.unit.batch.test_tables import minions, standing
 from tests.unit.display.test_text import HARMFUL
-from tests.unit.recorder.test_tables import STATS
 from tests.unit.retry.test_tables import entry
 from tests.waiting import stretched
 
 pytestmark = pytest.mark.story
 
 JID = "20260516101112131415"
+STATS = {"bus_gaps": 0, "returners": {"pgjsonb": {"delivered": 120, "lag": 3.2, "set_aside": 0, "trouble": None}}}
 #: The colours of a state, which are all that may ever be sent to a terminal beside text.
 COLOUR = re.compile(r"\x1b\[(?:0|3[123])m", re.ASCII)
 

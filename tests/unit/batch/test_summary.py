@@ -34,7 +34,7 @@ def test_the_verdict_on_a_batch_says_what_went_wrong_and_how_many_were_left_out(
     with ShellBench(tmp_path, made) as bench:
         bench.begin(**{"batch": "2", "presence": "ping", **more})
         bench.end()
-        assert batch_summary.verdict(shown(bench)) == (good, f"Batch {JID}{said}")
+        assert (shown(bench)["success"], batch_summary.verdict(shown(bench))) == (good, f"Batch {JID}{said}")
         keys = {*shown(bench), "retcode", "Error", "engine", "group_number", "groups"}
         assert max(keys | {"verdict"}) == "verdict", "Salt prints a mapping in the order of its keys"
         if minions == "aa":

@@ -112,7 +112,7 @@ def test_the_reason_for_a_wait_is_shown_once_with_what_to_do():
 
 def test_an_engine_that_does_not_answer_is_named_once_with_where_to_look():
     gone = [({**SUMMARY, "engine": False}, {}), *(({**SUMMARY, "engine_silent_seconds": 40 + n}, {}) for n in range(3))]
-    told = "running: no batch_manager engine answers; see jobs_doctor.run"
+    told = "running: no batch_manager engine answers, so nothing goes on; see jobs_doctor.run"
     assert [line for line in lines_of(*gone, (SUMMARY, {})) if "engine" in line] == [told]
 
 

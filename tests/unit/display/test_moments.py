@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from saltext.jobs.core.display import moments
+from saltext.jobs.core.display import text
 
 NOW = 1_779_000_000.0  # 2026-05-17 06:40:00 UTC
 
@@ -26,14 +26,14 @@ NOW = 1_779_000_000.0  # 2026-05-17 06:40:00 UTC
     ],
 )
 def test_an_age_is_shown_in_one_unit(before, told):
-    assert moments.ago(NOW - before, NOW) == told
+    assert text.ago(NOW - before, NOW) == told
 
 
 def test_a_time_is_shown_in_the_zone():
-    assert moments.local(NOW, datetime.timezone(datetime.timedelta(hours=2))) == "2026-05-17 08:40:00"
+    assert text.local(NOW, datetime.timezone(datetime.timedelta(hours=2))) == "2026-05-17 08:40:00"
 
 
 @pytest.mark.parametrize("value", [1e300, -1e300, 10**400])
 def test_a_time_that_no_calendar_has_is_no_error(value):
-    assert moments.local(value, datetime.timezone.utc) == "-"
-    assert moments.ago(value, NOW)
+    assert text.local(value, datetime.timezone.utc) == "-"
+    assert text.ago(value, NOW)
