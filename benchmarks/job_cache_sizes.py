@@ -30,7 +30,7 @@ import salt.payload
 import salt.utils.jid
 
 from benchmarks.job_cache import LOAD, RETURN, RETURNERS, disk, options, returner
-from saltext.jobs.core.ledger import jobs as index
+from saltext.jobs.core.ledger.jobs import mark_of
 from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.store import search
 from saltext.jobs.core.store.records import digest
@@ -111,15 +111,14 @@ def fill(column, folder, own, found, age=0.0):
 def fill_sqlite(own, found, age):
     tables = store_of(own).driver.tables
     taken, at, record = 0, time.time() - age, salt.payload.dumps(RETURN)
-    put = f"INSERT INTO {VALUES} (bank, key, updated, value) VALUES (?, ?, ?, ?)"
+    put = f"INSERT INTO {VALUES} (bank, key, updated, value, mark) VALUES (?, ?, ?, ?, ?)"
     while some := list(itertools.islice(found, 2000)):
         with tables.database.transaction():
             for jid, load, minions in some:
-                index.put(tables, jid, load)
-                mark = salt.payload.dumps({"at": time.time() - age, "by": "m_master", "load": digest(load)})
-                rows = [("jobs/loads", salt.payload.dumps(load)), ("jobs/minions", salt.payload.dumps(minions))]
-                rows = [(bank, jid, at, data) for bank, data in (*rows, ("jobs/published", mark))]
-                rows += [(f"jobs/returns/{jid}", minion, at, record) for minion in minions]
+                vouch = {"at": time.time() - age, "by": "m_master", "load": digest(load)}
+                values = {"jobs/loads": load, "jobs/minions": minions, "jobs/published": vouch}
+                rows = [(bank, jid, at, salt.payload.dumps(its), mark_of(bank, its)) for bank, its in values.items()]
+                rows += [(f"jobs/returns/{jid}", minion, at, record, None) for minion in minions]
                 for row in rows:
                     tables.run(put, row)
                 taken += sum(len(row[1]) + len(row[3]) for row in rows) + len(jid) * RETURNS

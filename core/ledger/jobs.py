@@ -1,51 +1,50 @@
 """
-The index of jobs: a row for each load, by which jobs are found and listed, in the order of their jids, without reading the
-values. ``mark`` is the function and the user of the load.
+How jobs are found, listed and counted in the order of their jids, without reading what is stored of them: by the ``mark``
+beside a value of ``cache: sqlite`` or ``cache: postgresql`` (``values.py``). That of a load is its function and its user;
+that of a return which tells of a failure is ``FAILED``; other values have none.
 
-It is written in the transaction that writes the values (``core/ledger/values.py``). A row says where to look; the values say
-what is there. All functions raise OSError when the database cannot be used now.
+All functions with tables raise OSError when the database cannot be used now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any, NamedTuple
 
 import salt.payload
 
 from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
+from saltext.jobs.core.functions import retcode_of
 from saltext.jobs.core.ledger import stored
-from saltext.jobs.core.ledger.tables import JOBS, VALUES, Tables, marks_of
-from saltext.jobs.core.ledger.tally import JobTally, Named, job_marks, tally_of
+from saltext.jobs.core.ledger.tables import VALUES, Tables, marks_of
 
 #: Rows read at first, at a time later, and at a time where the database checks each.
 FEW, MANY, WINDOW = 40, 500, 4000
 #: Most values in one query.
 CHUNK = 500
-#: Between the function and the user in a mark.
-_BETWEEN = "\x01"
+#: The mark of a failed return; and what is between the function and the user in that of a load.
+FAILED, _BETWEEN = "failed", "\x01"
 
-_PUT = f"INSERT INTO {JOBS} (jid, mark) VALUES (?, ?) ON CONFLICT (jid) DO UPDATE SET mark = excluded.mark"
-# The index leads from each mark to the next, past all jobs with that mark.
+# The index leads from each mark to the next, past all values with that mark.
 _MARKS = f"""WITH RECURSIVE found (mark) AS (
-        SELECT min(mark) FROM {JOBS}
-        UNION ALL SELECT (SELECT min(mark) FROM {JOBS} WHERE mark > found.mark) FROM found WHERE found.mark IS NOT NULL)
+        SELECT min(mark) FROM {VALUES} WHERE mark > ''
+        UNION ALL SELECT (SELECT min(mark) FROM {VALUES} WHERE mark > found.mark) FROM found WHERE found.mark IS NOT NULL)
     SELECT mark FROM found WHERE mark IS NOT NULL"""
-_DOWN = f"SELECT jid FROM {JOBS} WHERE {{}} jid {{}} ? AND jid >= ? ORDER BY jid DESC LIMIT {{}}"
-_FAILED = f"""SELECT DISTINCT bank FROM {VALUES} WHERE failed = 1 AND bank {{}} ? AND bank >= ?
+_DOWN = f"SELECT key FROM {VALUES} WHERE bank = '{LOADS}' AND {{}} key {{}} ? AND key >= ? ORDER BY key DESC LIMIT {{}}"
+_FAILED = f"""SELECT DISTINCT bank FROM {VALUES} WHERE mark = '{FAILED}' AND bank {{}} ? AND bank >= ?
     ORDER BY bank DESC LIMIT {{}}"""
-_WINDOW = f"""SELECT min(jid), count(*) FROM (
-    SELECT jid FROM {JOBS} WHERE jid {{}} ? AND jid >= ? ORDER BY jid DESC LIMIT {{}}) AS w"""
-_NEAR = f"""SELECT j.jid FROM {JOBS} AS j WHERE j.jid {{}} ? AND j.jid >= ? AND (
-        EXISTS (SELECT 1 FROM {VALUES} AS v WHERE v.bank = '{MINIONS}' AND v.key = j.jid AND {{{{holds}}}})
-        OR EXISTS (SELECT 1 FROM {VALUES} AS r WHERE r.bank = '{RETURNS}/' || j.jid AND r.key = ?))
-    ORDER BY j.jid DESC"""
-_REMOVE = f"""DELETE FROM {JOBS}
-    WHERE jid = ? AND NOT EXISTS (SELECT 1 FROM {VALUES} WHERE bank = '{LOADS}' AND key = ?)"""
+_WINDOW = f"SELECT min(key), count(*) FROM ({_DOWN.format('', '{}', '{}')}) AS w"
+_NEAR = f"""SELECT j.key FROM {VALUES} AS j WHERE j.bank = '{LOADS}' AND j.key {{}} ? AND j.key >= ? AND (
+        EXISTS (SELECT 1 FROM {VALUES} AS v WHERE v.bank = '{MINIONS}' AND v.key = j.key AND {{{{holds}}}})
+        OR EXISTS (SELECT 1 FROM {VALUES} AS r WHERE r.bank = '{RETURNS}/' || j.key AND r.key = ?))
+    ORDER BY j.key DESC"""
 
 
-def put(tables: Tables, jid: str, load: Any) -> None:
-    tables.run(_PUT, (jid, _BETWEEN.join(map(_clean, job_marks(load)))))
+def mark_of(bank: str, value: Any) -> str | None:
+    """Return the mark of a value."""
+    if bank == LOADS:
+        return _BETWEEN.join(map(_clean, job_marks(value)))
+    return FAILED if bank.startswith(f"{RETURNS}/") and has_failed(value) else None
 
 
 def _clean(text: str) -> str:
@@ -53,19 +52,31 @@ def _clean(text: str) -> str:
     return text.replace("\0", "").replace(_BETWEEN, "").encode("utf-8", "replace").decode()
 
 
-def remove(tables: Tables, jid: str | None = None) -> None:
-    """Remove a job without a load from the index; by default all jobs."""
-    if jid is None:
-        tables.run(f"DELETE FROM {JOBS}")
-    else:
-        tables.run(_REMOVE, (jid, jid))
+def job_marks(load: Any) -> tuple[str, str]:
+    """Return the function and the user of a load; several functions are joined by commas."""
+    if not isinstance(load, Mapping):
+        return "", ""
+    fun, user = load.get("fun"), load.get("user")
+    if isinstance(fun, (list, tuple)):
+        fun = ",".join(name for name in fun if isinstance(name, str))
+    return fun if isinstance(fun, str) else "", user if isinstance(user, str) else ""
 
 
-def count(tables: Tables) -> int:
-    return int(tables.read(f"SELECT count(*) FROM {JOBS}")[0][0])
+def has_failed(record: Any) -> bool:
+    return isinstance(record, Mapping) and retcode_of(record) != 0
 
 
 # -- finding them -------------------------------------------------------------------------------------------------------
+
+
+def count(tables: Tables) -> int:
+    return int(tables.read(f"SELECT count(*) FROM {VALUES} WHERE bank = '{LOADS}'")[0][0])
+
+
+def oldest(tables: Tables, most: int) -> list[str]:
+    """Return up to ``most`` jids of loads, the first ones."""
+    query = f"SELECT key FROM {VALUES} WHERE bank = '{LOADS}' ORDER BY key LIMIT ?"
+    return [row[0] for row in tables.read(query, (most,))]
 
 
 def jids(tables: Tables, low: str, high: str, mark: str | None = None) -> Iterator[str]:
@@ -103,6 +114,48 @@ def near(tables: Tables, low: str, high: str, minion: str) -> Iterator[str]:
         sign, high, size = "<", last, WINDOW
 
 
+def marks(tables: Tables) -> Mapping[str, tuple[str, str]]:
+    """Return ``{mark: (function, user)}`` of all loads."""
+    pairs = {mark: mark.partition(_BETWEEN) for (mark,) in tables.read(_MARKS)}
+    return {mark: (fun, user) for mark, (fun, between, user) in pairs.items() if between}
+
+
+# -- counting their minions ---------------------------------------------------------------------------------------------
+
+
+class JobTally(NamedTuple):
+    """Counts of minions: those that a job was for (0 if not known), and those that returned, failed and are missing."""
+
+    minions: int
+    returned: int
+    failed: int
+    missing: int
+    # Which of the words returned, failed and missing hold for at least one of the minions that were asked for.
+    of_named: frozenset[str] = frozenset()
+
+
+#: The minions that are asked for: one id, or a function that tells whether an id is meant.
+Named = str | Callable[[str], bool]
+
+
+def tally_of(minions: Set[str], returned: Set[str], failed: Set[str], named: Named | None) -> JobTally:
+    """
+    Return the tally of a job. ``minions``: those that it was for; empty if that is not known. ``failed``: those of
+    ``returned`` that have failed. ``named``: whom ``of_named`` is about.
+    """
+    missing = minions - returned
+    groups = {"returned": returned, "failed": failed, "missing": missing}
+    of_named: Iterable[str] = ()
+    if isinstance(named, str):
+        of_named = (name for name, group in groups.items() if named in group)
+    elif named is not None:
+        of_named = (name for name, group in groups.items() if any(map(named, group)))
+    of_named = frozenset(of_named)
+    if minions:  # returns of minions that the job was not for do not count
+        returned, failed = returned & minions, failed & minions
+    return JobTally(len(minions), len(returned), len(failed), len(missing), of_named)
+
+
 def tallies(tables: Tables, wanted: Sequence[str], named: Named | None) -> dict[str, JobTally]:
     """
     Return the tallies of some jobs, without reading their returns. A job whose list of minions is damaged has none. A return
@@ -114,7 +167,7 @@ def tallies(tables: Tables, wanted: Sequence[str], named: Named | None) -> dict[
         lists = dict(tables.read(query, part))
         query = f"SELECT bank, key FROM {VALUES} WHERE {{}} bank IN ({marks_of(part)})"
         banks = [f"{RETURNS}/{jid}" for jid in part]
-        returned, failing = (_by_jid(tables.read(query.format(only), banks)) for only in ("", "failed = 1 AND"))
+        returned, failing = (_by_jid(tables.read(query.format(only), banks)) for only in ("", f"mark = '{FAILED}' AND"))
         for jid in part:
             data = lists.get(jid, b"\x90")  # an empty list
             if data not in known:  # jobs are often for the same minions
@@ -131,17 +184,6 @@ def _by_jid(rows: Iterable[Sequence[Any]]) -> dict[str, set[str]]:
     for bank, key in rows:
         found.setdefault(bank[len(RETURNS) + 1 :], set()).add(key)
     return found
-
-
-def marks(tables: Tables) -> Mapping[str, tuple[str, str]]:
-    """Return ``{mark: (function, user)}`` of all loads."""
-    pairs = {mark: mark.partition(_BETWEEN) for (mark,) in tables.read(_MARKS)}
-    return {mark: (fun, user) for mark, (fun, _, user) in pairs.items()}
-
-
-def oldest(tables: Tables, most: int) -> list[str]:
-    """Return up to ``most`` jids of loads, the first ones."""
-    return [row[0] for row in tables.read(f"SELECT jid FROM {JOBS} ORDER BY jid LIMIT ?", (most,))]
 
 
 def parts(values: Sequence[str]) -> Iterator[list[str]]:

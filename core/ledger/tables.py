@@ -11,8 +11,7 @@ The tables of a site, and all differences between the two databases that keep th
 ``saltext_jobs_requests``  what runners ask the engines for, and the answers: see ``core/ledger/requests.py``
 ``saltext_jobs_outbox``    what returners and people have not got yet: see ``outbox.py``
 ``saltext_jobs_values``    the values of ``cache: sqlite`` or ``postgresql``: see ``core/ledger/values.py``. ``updated`` and
-                           ``expires`` are in seconds of Unix time; ``failed`` is 1 for a return that tells of a failure
-``saltext_jobs_jobs``      the index of the loads among them: see ``core/ledger/jobs.py``
+                           ``expires`` are in seconds of Unix time; by ``mark`` jobs are found: see ``core/ledger/jobs.py``
 ``saltext_jobs_batches``   the batches, and ``saltext_jobs_parts`` their minions: see ``core/ledger/batches.py``
 =========================  =========================================================================================
 
@@ -31,7 +30,7 @@ from saltext.jobs.core.disk.lease import Lead, Leader, Lease
 from saltext.jobs.core.findings import Finding
 from saltext.jobs.core.ledger.seal import Seal
 
-SITE, LOG, VALUES, JOBS = (f"saltext_jobs_{name}" for name in ("site", "log", "values", "jobs"))
+SITE, LOG, VALUES = (f"saltext_jobs_{name}" for name in ("site", "log", "values"))
 #: Asks for the site's unique name.
 NAME = f"SELECT id FROM {SITE}"
 Result = TypeVar("Result")
@@ -243,12 +242,10 @@ _STATEMENTS = (
     *(rows.create for rows in (META, QUEUE, REQUESTS, BATCHES, PARTS, OUTBOX)),
     f"CREATE INDEX {OUTBOX}_due ON {OUTBOX} (reader, due, at)",
     f"""CREATE TABLE {VALUES} (
-        bank {_TEXT}, key {_TEXT}, updated {_TIME}, expires double precision, failed integer,
+        bank {_TEXT}, key {_TEXT}, updated {_TIME}, expires double precision, mark {{text}},
         value {{blob}} NOT NULL, PRIMARY KEY (bank, key))""",
     f"CREATE INDEX {VALUES}_expires ON {VALUES} (bank, expires) WHERE expires IS NOT NULL",
-    f"CREATE INDEX {VALUES}_failed ON {VALUES} (bank, key) WHERE failed = 1",
-    f"CREATE TABLE {JOBS} (jid {{text}} PRIMARY KEY, mark {_TEXT})",
-    f"CREATE INDEX {JOBS}_marks ON {JOBS} (mark, jid)",
+    f"CREATE INDEX {VALUES}_marks ON {VALUES} (mark, bank, key) WHERE mark IS NOT NULL",
     f"CREATE TABLE {LOG} (place {{place}} PRIMARY KEY, jid {_TEXT}, minion {_TEXT}, mark {_TEXT}, body {{blob}})",
     f"CREATE UNIQUE INDEX {LOG}_returns ON {LOG} (jid, minion) WHERE minion <> ''",
     f"CREATE INDEX {LOG}_publishes ON {LOG} (jid, place) WHERE minion = ''",

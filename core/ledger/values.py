@@ -13,19 +13,17 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from saltext.jobs.core.banks import LOADS, OF_JOBS, RETURNS, below, plain_bank
-from saltext.jobs.core.ledger import jobs, stored
-from saltext.jobs.core.ledger.jobs import CHUNK, parts
+from saltext.jobs.core.banks import OF_JOBS, RETURNS, below, plain_bank
+from saltext.jobs.core.ledger import stored
+from saltext.jobs.core.ledger.jobs import CHUNK, mark_of, parts
 from saltext.jobs.core.ledger.tables import VALUES, Tables, marks_of
-from saltext.jobs.core.ledger.tally import has_failed
 
-Row = tuple[str, str, int | None, bytes, float | None]
+Row = tuple[str, str, str | None, bytes, float | None]
 
 #: Seconds after which a transaction that removes jobs ends, and how many it removes at most.
 _SHORT, _MOST = 0.01, 500
-_A_RETURN = f"{RETURNS}/"
-_COLUMNS = "(bank, key, failed, value, updated, expires)"
-_NEW = """updated = excluded.updated, expires = excluded.expires, failed = excluded.failed, value = excluded.value"""
+_COLUMNS = "(bank, key, mark, value, updated, expires)"
+_NEW = """updated = excluded.updated, expires = excluded.expires, mark = excluded.mark, value = excluded.value"""
 _ALIVE = "(expires IS NULL OR expires > {now})"
 _BETWEEN = f"SELECT bank FROM {VALUES} WHERE bank {{}} ? AND bank < ? ORDER BY bank LIMIT 1"
 # The index leads from each bank to the next, past all keys in it.
@@ -58,22 +56,11 @@ def store_all(tables: Tables, items: Sequence[tuple[str, str, Any]], expires: fl
     values = {(plain_bank(bank), str(key)): value for bank, key, value in items}
     # in the order of all writers, so that they cannot deadlock
     rows = [_row(*place, values[place], expires) for place in sorted(values)]
-    loads = {key: value for (bank, key), value in values.items() if bank == LOADS}
-
-    def work() -> None:
-        for key, value in loads.items():
-            jobs.put(tables, key, value)
-        tables.run(_insert(len(rows), f"DO UPDATE SET {_NEW}"), [value for row in rows for value in row])
-
-    if loads:
-        tables.together(work)
-    else:
-        work()
+    tables.run(_insert(len(rows), f"DO UPDATE SET {_NEW}"), [value for row in rows for value in row])
 
 
 def _row(bank: str, key: str, value: Any, expires: float | None = None) -> Row:
-    failed = 1 if bank.startswith(_A_RETURN) and has_failed(value) else None
-    return bank, key, failed, stored.dumps(value), None if expires is None else float(expires)
+    return bank, key, mark_of(bank, value), stored.dumps(value), None if expires is None else float(expires)
 
 
 def _insert(count: int, conflict: str) -> str:
@@ -84,17 +71,8 @@ def _insert(count: int, conflict: str) -> str:
 def store_new(tables: Tables, bank: str, key: str, value: Any) -> bool:
     """Store a value if there is none, and tell whether it was stored."""
     row = _row(plain_bank(bank), str(key), value)
-    insert = _insert(1, f"DO UPDATE SET {_NEW} WHERE {VALUES}.expires <= {{now}}")
-
-    def work() -> bool:
-        count = tables.changed(insert, row)
-        if count < 0 and read_all(tables, [row[:2]]) != [row[3]]:
-            return False
-        if row[0] == LOADS and count:
-            jobs.put(tables, row[1], value)
-        return count != 0
-
-    return tables.together(work) if row[0] == LOADS else work()
+    count = tables.changed(_insert(1, f"DO UPDATE SET {_NEW} WHERE {VALUES}.expires <= {{now}}"), row)
+    return count > 0 or (count < 0 and read_all(tables, [row[:2]]) == [row[3]])
 
 
 def fetch(tables: Tables, bank: str, key: str) -> Any:
@@ -129,19 +107,8 @@ def updated(tables: Tables, bank: str, key: str) -> float | None:
 def flush(tables: Tables, bank: str, key: str | None = None) -> bool:
     """Remove a key; without one, the bank with all that is in and below it. Returns whether anything was there."""
     name = plain_bank(bank)
-
-    def work() -> bool:
-        if key is None:
-            done = tables.changed(f"DELETE FROM {VALUES} WHERE {_BELOW}", (name, *below(name)))
-        else:
-            done = tables.changed(f"DELETE FROM {VALUES} WHERE bank = ? AND key = ?", (name, str(key)))
-        if key is not None and name == LOADS:
-            jobs.remove(tables, str(key))
-        elif key is None and f"{LOADS}/".startswith(f"{name}/"):
-            jobs.remove(tables)
-        return done != 0
-
-    return tables.together(work)
+    its = (_BELOW, name, *below(name)) if key is None else ("bank = ? AND key = ?", name, str(key))
+    return tables.changed(f"DELETE FROM {VALUES} WHERE {its[0]}", its[1:]) != 0
 
 
 # -- what there is ------------------------------------------------------------------------------------------------------
@@ -232,7 +199,6 @@ def remove_older(tables: Tables, jids: Sequence[str], than: float) -> None:
                 tables.run(_LOCK_JOB, (jid,))
             its = jid, f"{RETURNS}/{jid}"
             tables.run(_REMOVE_JOB, (*its, *its, than))
-            jobs.remove(tables, jid)
         return number
 
     done = 0

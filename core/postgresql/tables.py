@@ -27,7 +27,7 @@ from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient
 from saltext.jobs.core.postgresql.lease import CREATE, LEASES, TableLease
 
 #: The format of the tables: see ``errors.check_format``.
-FORMAT = 10
+FORMAT = 11
 #: The number of the advisory lock under which the tables are made: several masters may start at once.
 _LOCK = 7305805923
 #: Waits until what was committed before is as safe as the session's ``synchronous_commit`` says.

@@ -25,7 +25,7 @@ log = lines.logger(__name__)
 BUSY_SECONDS = 30.0  # longest time that a process waits for others
 
 APPLICATION = 0x53614A42  # in the header of the file: it is ours
-VERSION = 15  # of the tables, and of the form of values in them
+VERSION = 16  # of the tables, and of the form of values in them
 #: SQLite writes whole pages, and rows of some hundred bytes would leave much of a smaller page empty.
 PAGE_BYTES = 2048
 _COMPANIONS = ("-wal", "-shm")

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from saltext.jobs.core.banks import LOADS
-from saltext.jobs.core.errors import Refused, StateError
-from saltext.jobs.core.ledger import jobs, stored
+from saltext.jobs.core.errors import Refused, StateError, check_format
+from saltext.jobs.core.ledger import stored
 from saltext.jobs.core.ledger.tables import QUEUE, VALUES, Tables, marks_of
+from saltext.jobs.core.sqlite.file import VERSION
 from saltext.jobs.core.sqlite.tables import SqliteTables
 
 _PART = 1000  # rows read and written at a time
 #: The types of the columns of each table: damage may show in a type.
 _TYPES: dict[str, tuple[Any, ...]] = {
-    VALUES: (str, str, float, (float, type(None)), (int, type(None)), bytes),
+    VALUES: (str, str, float, (float, type(None)), (str, type(None)), bytes),
     str(QUEUE): (int, str, str, bytes),
 }
 
@@ -62,10 +62,12 @@ def _recovered(tables: Tables, path: str) -> dict[str, int]:
     read = written = 0
     tables.open()  # so that there is a file to copy to
     with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as sql:
-        for table in _TYPES:
+        check_format(path, sql.execute("PRAGMA user_version").fetchone()[0], VERSION)
+        for table, types in _TYPES.items():
+            put = f"INSERT INTO {table} VALUES ({marks_of(types)}) ON CONFLICT DO NOTHING"
             for part in _parts(sql, table):
                 read += len(part)
-                written += tables.together(lambda: sum(_add(tables, table, row) for row in part))  # noqa: B023
+                written += tables.together(lambda: sum(tables.changed(put, row) for row in part))  # noqa: B023
                 tables.give_way()
     if not read:
         raise StateError(f"nothing of {path} can be read")
@@ -94,11 +96,3 @@ def _is_whole(table: str, row: tuple[Any, ...]) -> bool:
             stored.loads(row[-1])
         return all(isinstance(value, kind) for value, kind in zip(row, _TYPES[table], strict=True))
     return False
-
-
-def _add(tables: Tables, table: str, row: tuple[Any, ...]) -> bool:
-    """Store a row if its place is free, and tell whether it was."""
-    is_new = tables.changed(f"INSERT INTO {table} VALUES ({marks_of(row)}) ON CONFLICT DO NOTHING", row) > 0
-    if is_new and row[0] == LOADS:
-        jobs.put(tables, row[1], stored.loads(row[-1]))
-    return is_new

@@ -32,7 +32,7 @@ from saltext.jobs.core.disk.files import write_atomic
 from saltext.jobs.core.errors import JobsError, RowRefused
 from saltext.jobs.core.ids import jid_time
 from saltext.jobs.core.ledger import stored
-from saltext.jobs.core.ledger.tally import JobTally, Named
+from saltext.jobs.core.ledger.jobs import JobTally, Named
 
 ABSENT = object()  # what ``read_all`` returns if there is no value
 LAST = "\U0010ffff"  # sorts after each jid, and after all that a jid has behind its time

@@ -25,7 +25,7 @@ from saltext.jobs.core.display.command import HIDDEN, published_words, shown
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import JOBS, KINDS, function_of, kind_of, retcode_of
 from saltext.jobs.core.ids import jid_at, jid_time
-from saltext.jobs.core.ledger.tally import JobTally, Named, has_failed, job_marks, tally_of
+from saltext.jobs.core.ledger.jobs import JobTally, Named, has_failed, job_marks, tally_of
 from saltext.jobs.core.options import kinds
 from saltext.jobs.core.store.drivers import LAST, Matches, Wanted
 from saltext.jobs.core.store.keys import ids_in

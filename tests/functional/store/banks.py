@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from saltext.jobs.core.ledger import values
-from saltext.jobs.core.ledger.tables import JOBS, LOG, VALUES
+from saltext.jobs.core.ledger.tables import LOG, VALUES
 from saltext.jobs.core.sqlite import tables
 
 
@@ -29,7 +29,7 @@ class Banks:
 
     def read_everything(self):
         """:raises OSError: if it is damaged; it has been set aside then."""
-        for table in (VALUES, JOBS, LOG):
+        for table in (VALUES, LOG):
             self.tables.read(f"SELECT * FROM {table}")
         self.tables.read(f"SELECT bank, key FROM {VALUES} ORDER BY bank, key")
 

@@ -17,8 +17,8 @@ import salt.loader
 import salt.payload
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.ledger import tables as ledger
 from saltext.jobs.core.ledger.tables import QUEUE, VALUES
+from saltext.jobs.core.sqlite.file import VERSION
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store
 from tests.functional.options import options_in
@@ -115,7 +115,7 @@ def test_a_file_that_has_lost_its_beginning_or_all_of_it_is_set_aside(filled, pa
     assert cache.list("bank") == ["key"] and len(banks_of(filled).damaged()) == 1
 
 
-@pytest.mark.parametrize("table", [f"sqlite_autoindex_{VALUES}_1", ledger.JOBS])
+@pytest.mark.parametrize("table", [f"sqlite_autoindex_{VALUES}_1", f"{VALUES}_marks"])
 def test_a_publish_and_a_return_that_meet_the_damage_go_into_the_new_file(filled, path, table):
     """Reads under the lock of a job turn the damage into an error of their own."""
 
@@ -212,7 +212,8 @@ def test_what_can_be_read_is_brought_back(filled, path):
 def test_rows_of_which_a_column_is_damaged_are_left_out(filled, tmp_path):
     path, value = str(tmp_path / "damaged"), salt.payload.dumps(1)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
-        sql.execute(f"CREATE TABLE {VALUES} (bank, key, updated, expires, failed, value)")
+        sql.execute(f"PRAGMA user_version={VERSION}")
+        sql.execute(f"CREATE TABLE {VALUES} (bank, key, updated, expires, mark, value)")
         for key, updated in (("a", 1.0), (b"b", 1.0), ("c", None), ("d", 1.0)):
             sql.execute(f"INSERT INTO {VALUES} VALUES ('bank', ?, ?, NULL, NULL, ?)", (key, updated, value))
         sql.execute(f"CREATE TABLE {QUEUE} (kind, jid, minion, body)")
