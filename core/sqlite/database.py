@@ -1,9 +1,9 @@
 """
 One SQLite file that many processes and threads use at once: their connections, and how these read and write.
 
-All threads of a process share one connection, and use it one after the other. A connection from before a fork, or to a file
-that was replaced since, must never be used again, nor closed, because closing it would release the locks of the one in use.
-A forked process takes the locks of the connections that it has inherited, because SQLite assumes that it has them.
+All threads of a process share one connection, and use it one after the other. It is closed before a fork: to SQLite, a forked
+process has all locks of the connections that it inherits, and to the system it has none. A connection to a file that was
+replaced since must never be used again, nor closed, because that could remove the ``-wal`` of the new one.
 
 Beside the database lie SQLite's ``-wal`` and ``-shm``, and ``.lock``, held while a file is made or set aside (``file.py``).
 """
@@ -15,7 +15,6 @@ import os
 import sqlite3
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -39,23 +38,12 @@ LOG_KEPT, LARGE_LOG, LARGEST_LOG = 8 << 20, 6000, 64 << 20
 #: Most seconds for which such a checkpoint keeps others from writing, and seconds between two looks at the size of -wal.
 LOG_WAIT, LOG_LOOK = 0.1, 10.0
 #: Most seconds for which a fork waits for other threads.
-FORK_WAIT = 1.0
+FORK_WAIT = 10.0
 
 Result = TypeVar("Result")
 
 _MOST_DATABASES = 8
 _DATABASES: dict[tuple[str, bool], Database] = {}
-_ALL: weakref.WeakSet[Database] = weakref.WeakSet()
-
-
-class Connection:
-    """The open connection of a process, and the identity of its file."""
-
-    def __init__(self, sql: sqlite3.Connection, identity: tuple[int, int]) -> None:
-        self.sql, self.identity = sql, identity
-        self.busy = self.durable = False  # a transaction is open; its writes must survive a power cut
-
-
 #: Held by the thread that uses SQLite. A fork waits for it: a forked process does not have the other threads, so what one of
 #: them had locked within SQLite would stay locked there.
 _LOCK = threading.RLock()
@@ -64,6 +52,8 @@ _FORK = threading.local()
 
 def _before_fork() -> None:
     _FORK.has_lock = _LOCK.acquire(timeout=FORK_WAIT)
+    for database in list(_DATABASES.values()) if _FORK.has_lock else ():
+        database.close()
 
 
 def _after_fork() -> None:
@@ -74,8 +64,8 @@ def _after_fork() -> None:
 def _were_forked() -> None:
     global _LOCK
     _LOCK = threading.RLock()
-    for database in list(_ALL):
-        database.was_forked()
+    for database in list(_DATABASES.values()):
+        database.leave()  # what could not be closed
 
 
 class _Use:
@@ -117,9 +107,9 @@ class Database:
         self._file = DatabaseFile(path, chosen)
         self.damaged = self._file.damaged
         self._log, self._log_at = f"{path}-wal", 0.0
-        self._open_one: Connection | None = None
-        self._was_left = False  # whether a connection to the file in use was left without being closed
-        _ALL.add(self)
+        self._sql: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None  # that of the file to which the connection is open
+        self._busy = self._durable = False  # a transaction is open; its writes must survive a power cut
 
     # -- using it --------------------------------------------------------------------------------------------------
 
@@ -129,15 +119,15 @@ class Database:
         does; a damaged file has been set aside then, but not in a transaction.
         """
         with _Use(self):
-            return patiently(lambda: self._connection().sql.execute(query, values).fetchall(), _let_others_in)
+            return patiently(lambda: self._connection().execute(query, values).fetchall(), _let_others_in)
 
     def run(self, query: str, values: Sequence[Any], durable: bool = False) -> int:
         """As ``transaction``, for one statement, which costs half. Returns how many rows it has changed."""
         with _Use(self):
-            if outer := self._outer(durable):
-                return outer.sql.execute(query, values).rowcount
-            connection, done = self._begin(query, values)
-            self._see_to_log(connection)
+            if self._is_within(durable):
+                return self._connection().execute(query, values).rowcount
+            done = self._begin(query, values)
+            self._see_to_log(done.connection)
         if durable:
             self._sync()
         return done.rowcount
@@ -149,61 +139,67 @@ class Database:
         ``durable``: it must survive a power cut when this returns. Raises as ``read``, and nothing was written then.
         """
         with _Use(self):
-            if self._outer(durable):
+            if self._is_within(durable):
                 yield
                 return
-            connection, _ = self._begin("BEGIN IMMEDIATE")
-            connection.busy, connection.durable = True, durable
+            sql = self._begin("BEGIN IMMEDIATE").connection
+            self._busy, self._durable = True, durable
             try:
                 yield
-                connection.sql.execute("COMMIT")
+                sql.execute("COMMIT")
             except BaseException:
-                roll_back(connection.sql)
+                roll_back(sql)
                 raise
             finally:
-                connection.busy = False
-            self._see_to_log(connection)
-            durable = connection.durable  # the next transaction, of another thread, changes it
+                self._busy = False
+            self._see_to_log(sql)
+            durable = self._durable  # the next transaction, of another thread, changes it
         if durable:
             self._sync()
 
-    def _outer(self, durable: bool) -> Connection | None:
-        """Return the connection if this thread is in a transaction, which then becomes durable if ``durable`` says so."""
-        found = self._open_one
-        if found is None or not found.busy:
-            return None
-        found.durable |= durable
-        return found
+    def _is_within(self, durable: bool) -> bool:
+        """Tell whether this thread is in a transaction, which then becomes durable if ``durable`` says so."""
+        self._durable |= durable
+        return self._busy
 
-    def _begin(self, query: str, values: Sequence[Any] = ()) -> tuple[Connection, sqlite3.Cursor]:
+    def _begin(self, query: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         """Carry out the first statement that writes, on the file that is in place by then."""
-        connection = self._connection(looks=False)
+
+        def begin() -> sqlite3.Cursor:
+            sql = self._connection(looks=False)  # another one after a wait: a thread may have forked meanwhile
+            roll_back(sql)  # a transaction that was interrupted just after it began
+            return sql.execute(query, values)
+
         while True:
-            roll_back(connection.sql)  # of a transaction that was interrupted just after it began, or of another file
             try:
-                done = patiently(lambda: connection.sql.execute(query, values), _let_others_in)  # noqa: B023 (called at once)
-                if connection.identity == self._file.identity():
-                    return connection, done
+                done = patiently(begin, _let_others_in)
+                if self._identity == self._file.identity():
+                    return done
             except sqlite3.DatabaseError:
-                if connection.identity == self._file.identity():
+                if self._identity == self._file.identity():
                     raise
-            connection = self._connection()
+            self._connection()
 
     def close(self) -> None:
         """Close the connection, unless it is in use."""
         with _LOCK:
-            if self._open_one is not None and not self._open_one.busy:
-                self._open_one.sql.close()
-                self._open_one = None
+            if self._sql is not None and not self._busy:
+                self._sql.close()
+                self._sql = None
+
+    def leave(self) -> None:
+        """Never use the connection again, nor close it."""
+        LEFT.append(self._sql)
+        self._sql, self._busy = None, False
 
     def met(self, exc: Exception) -> None:
         """If an error shows that the file is damaged, set it aside, but not in a transaction."""
-        met, connection = damage_in(exc), self._open_one
-        if met and connection is not None and not connection.busy:
-            self._leave(connection)
-            self._file.set_aside(connection.identity, met)
+        identity, met = self._identity, damage_in(exc)
+        if met and self._sql is not None and identity is not None and not self._busy:
+            self.leave()
+            self._file.set_aside(identity, met)
 
-    def _see_to_log(self, connection: Connection) -> None:
+    def _see_to_log(self, sql: sqlite3.Connection) -> None:
         """
         Have -wal begin anew if it is very large. A checkpoint after a commit moves it into the file, and the next writer
         begins it anew, but only if nobody has written meanwhile: among many writers somebody always has.
@@ -214,9 +210,9 @@ class Database:
         self._log_at = now + LOG_LOOK
         with contextlib.suppress(OSError, sqlite3.Error):
             if os.stat(self._log).st_size > LARGEST_LOG:
-                connection.sql.execute(f"PRAGMA busy_timeout={LOG_WAIT * 1000:.0f}")
-                connection.sql.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
-                connection.sql.execute("PRAGMA busy_timeout=0")
+                sql.execute(f"PRAGMA busy_timeout={LOG_WAIT * 1000:.0f}")
+                sql.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+                sql.execute("PRAGMA busy_timeout=0")
 
     def _sync(self) -> None:
         """
@@ -231,28 +227,15 @@ class Database:
 
     # -- opening it ------------------------------------------------------------------------------------------------
 
-    def was_forked(self) -> None:
-        """Leave the connection that this process has inherited, and hold its locks until this process ends."""
-        if self._open_one is not None:
-            self._leave(self._open_one)
-            self._was_left = True
-        if self._was_left:
-            self._file.hold()
+    def _connection(self, looks: bool = True) -> sqlite3.Connection:
+        """Return the connection. ``looks``: it is to the file that is in place now."""
+        if self._sql is not None:
+            if self._busy or not looks or self._identity == self._file.identity():
+                return self._sql
+            self.leave()
+        return self._open()
 
-    def _connection(self, looks: bool = True) -> Connection:
-        found = self._open_one
-        if found is not None:
-            if found.busy or not looks or found.identity == self._file.identity():
-                return found
-            self._leave(found)
-        self._open_one = found = self._open()
-        return found
-
-    def _leave(self, connection: Connection) -> None:
-        LEFT.append(connection.sql)
-        self._open_one = None
-
-    def _open(self) -> Connection:
+    def _open(self) -> sqlite3.Connection:
         self._file.check_place()
         while True:
             identity = self._file.identity()
@@ -266,7 +249,8 @@ class Database:
                 sql = sqlite3.connect(at, timeout=0, isolation_level=None, check_same_thread=False, uri=True)
                 patiently(lambda: self._prepare(sql))  # noqa: B023 (called at once)
                 if identity == self._file.identity():
-                    return Connection(sql, identity)
+                    self._sql, self._identity = sql, identity
+                    return sql
                 LEFT.append(sql)
             except Exception as exc:
                 if is_damage(exc):
@@ -323,7 +307,7 @@ class Database:
         os.close(self._file.new_file(draft))
         try:
             with _Use(self), contextlib.closing(sqlite3.connect(draft)) as copy:
-                self._connection().sql.backup(copy)
+                self._connection().backup(copy)
             os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))  # since a rename replaces what is there
             os.rename(draft, path)
         finally:

@@ -8,7 +8,6 @@ to that owner. This module must never touch a file that is not a database of thi
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import os
 import secrets
@@ -29,9 +28,6 @@ VERSION = 16  # of the tables, and of the form of values in them
 #: SQLite writes whole pages, and rows of some hundred bytes would leave much of a smaller page empty.
 PAGE_BYTES = 2048
 _COMPANIONS = ("-wal", "-shm")
-#: Bytes (first, count) of the file and of its -shm of which SQLite keeps some locked while it has the two open.
-_SHARED, _MEMORY = (0x40000002, 510), (128, 1)
-
 #: Connections and descriptors that must not be closed: that would release locks of the other connections of this process.
 LEFT: list[sqlite3.Connection | int | None] = []
 
@@ -51,17 +47,6 @@ class DatabaseFile:
         except FileNotFoundError:
             return None
         return found.st_dev, found.st_ino
-
-    def hold(self) -> None:
-        """
-        Hold the locks by which others see that this process has the file and its -shm open, until it ends. A forked process
-        inherits the connections of its parent, but not the locks, and SQLite takes none for a further connection. So once
-        the parent has ended, others would remove -wal and -shm while this one uses them.
-        """
-        for path, (start, count) in ((self.path, _SHARED), (f"{self.path}-shm", _MEMORY)):
-            with contextlib.suppress(OSError):  # it was set aside, or another process makes a file
-                LEFT.append(handle := os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
-                fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB, count, start)
 
     # -- whether it can be used ------------------------------------------------------------------------------------
 
