@@ -1,6 +1,10 @@
 """
 One connection to PostgreSQL that takes many records in one transaction: all of a call or none. A known record changes
 nothing, so a caller that is not sure may pass it again.
+
+A record may come twice after a crash, so each table needs a unique index. Tables that are missing are made as Salt's pgjsonb
+documents them, and existing ones get that index; if this fails, nothing is stored until an operator fixes it. But for
+``keep_days`` no row is ever removed or changed.
 """
 
 from __future__ import annotations
@@ -9,14 +13,13 @@ import contextlib
 import datetime
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.options.postgresql import Options
-from saltext.jobs.core.postgresql import schema
 from saltext.jobs.core.postgresql.connections import Patient, parameters
 from saltext.jobs.core.postgresql.rows import EVENT, LOAD, RETURN, rows_of
 
@@ -28,18 +31,54 @@ _INDEXING = 6 * 3600.0
 _UPKEEP, _ROWS, _GOES = 600.0, 5000, 20
 #: Class of SQLSTATE that blames the data, beside those for which psycopg raises DataError or IntegrityError.
 _LIMIT_EXCEEDED = "54"
+#: The removal of old rows waits for no other session for long.
+_NO_WAIT = "SET LOCAL lock_timeout = 500"
+# A server that answers before data is on the disk would lose records that count as delivered.
+_DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+#: The number of the advisory lock under which tables are made: several masters may start at once.
+_LOCK = 7305805921
+_EXISTS = "SELECT to_regclass(%s) IS NOT NULL"
+_HAS_INDEX = """
+    SELECT EXISTS (
+        SELECT FROM pg_index AS i
+        WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+        AND (SELECT array_agg(a.attname::text ORDER BY a.attname) FROM unnest(i.indkey::int2[]) AS k
+             JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k) = %s::text[])
+"""
 
-#: The table for each kind of records, and how they are stored there: in the order of their key, so that two recorders do not
-#: deadlock. Events need no order, because their key contains the master.
-_INTO = {
-    LOAD: (
+
+class Table(NamedTuple):
+    """
+    A table. New ones get the unique key and some indexes, whose names are the server's choice: those of Salt may still
+    belong to a table that was renamed. ``insert`` stores rows in the order of their key, so that two recorders do not
+    deadlock; events need no order, because their key contains the master. jids compare byte by byte, so that times are
+    ranges of jids in every locale of the database.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    columns: str
+    indexes: tuple[str, ...]
+    insert: str
+
+
+_FAST = "WITH (fastupdate=on)"
+_TABLES = {
+    LOAD: Table(
         "jids",
+        ("jid",),
+        'jid varchar(255) COLLATE "C" NOT NULL, load jsonb NOT NULL',
+        (f"USING gin (load) {_FAST}",),
         """INSERT INTO jids (jid, load)
         SELECT jid, body FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (jid text, body jsonb) ORDER BY jid
         ON CONFLICT (jid) DO NOTHING""",
     ),
-    RETURN: (
+    RETURN: Table(
         "salt_returns",
+        ("jid", "id"),
+        """fun varchar(255) NOT NULL, jid varchar(255) COLLATE "C" NOT NULL, return jsonb NOT NULL, id varchar(255) NOT NULL,
+        success varchar(10) NOT NULL, full_ret jsonb NOT NULL, alter_time timestamp with time zone DEFAULT now()""",
+        ("(id)", "(fun)", f"USING gin (return) {_FAST}", f"USING gin (full_ret) {_FAST}"),
         """INSERT INTO salt_returns (fun, jid, return, id, success, full_ret, alter_time)
         SELECT fun, jid, coalesce(body->'return', 'null'), minion, success, body, to_timestamp(time)
         FROM jsonb_to_recordset(%(rows)s::jsonb)
@@ -47,18 +86,18 @@ _INTO = {
         ORDER BY jid, minion
         ON CONFLICT (jid, id) DO NOTHING""",
     ),
-    EVENT: (
+    EVENT: Table(
         "salt_events",
+        ("alter_time", "tag", "master_id"),
+        """id bigserial, tag varchar(255) NOT NULL, data jsonb NOT NULL,
+        alter_time timestamp with time zone DEFAULT now(), master_id varchar(255) NOT NULL""",
+        ("(id)", "(tag)", f"USING gin (data) {_FAST}"),
         """INSERT INTO salt_events (tag, data, alter_time, master_id)
         SELECT tag, body, to_timestamp(time), %(master)s
         FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (tag text, time double precision, body jsonb)
         ON CONFLICT (alter_time, tag, master_id) DO NOTHING""",
     ),
 }
-#: The removal of old rows waits for no other session for long.
-_NO_WAIT = "SET LOCAL lock_timeout = 500"
-# A server that answers before data is on the disk would lose records that count as delivered.
-_DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 
 
 class Sink:
@@ -82,14 +121,16 @@ class Sink:
         texts, refused = rows_of(records)
         try:
             connection = self._connected()
-            for table in (_INTO[kind][0] for kind in texts):
-                self._prepare(connection, table)
+            for kind in sorted(texts.keys() - self._ready):
+                with connection.waiting(_INDEXING):
+                    _prepare(connection, _TABLES[kind])
+                self._ready.add(kind)
             with connection.transaction():
                 # the server must give up too, or it would go on while the same records are sent again
                 connection.execute(f"SET LOCAL statement_timeout = {int(self._options.timeout * 1000)}".encode())
                 connection.execute(_DURABLE)
                 for kind in sorted(texts):
-                    connection.execute(_INTO[kind][1], {"rows": texts[kind], "master": self._master_id})
+                    connection.execute(_TABLES[kind].insert, {"rows": texts[kind], "master": self._master_id})
             self._upkeep(connection)
         except psycopg.Error as exc:
             blamed = _blamed(exc)
@@ -121,12 +162,6 @@ class Sink:
             self._connection.patience = self._options.timeout
         return self._connection
 
-    def _prepare(self, connection: Patient, table: str) -> None:
-        if table not in self._ready:
-            with connection.waiting(_INDEXING):
-                schema.prepare(connection, table)
-            self._ready.add(table)
-
     def _upkeep(self, connection: Patient) -> None:
         """Remove old rows now and then. The records are stored even if that fails."""
         now = self._clock()
@@ -134,26 +169,71 @@ class Sink:
             return
         self._upkeep_at = now + _UPKEEP
         than = datetime.datetime.fromtimestamp(now - self._options.keep_days * 86400, datetime.timezone.utc)
-        for table in sorted(self._ready):
+        for table in (_TABLES[kind] for kind in sorted(self._ready)):
             try:
                 if not _remove_older(connection, table, than):
                     self._upkeep_at = now
             except psycopg.Error as exc:
-                log.warning("The table %s cannot be maintained, trying again in %d s: %s", table, _UPKEEP, exc)
+                log.warning("The table %s cannot be maintained, trying again in %d s: %s", table.name, _UPKEEP, exc)
 
 
-def _remove_older(connection: Patient, table: str, than: datetime.datetime) -> bool:
+def _prepare(connection: Patient, table: Table) -> None:
+    """
+    Prepare a table, so that it exists and has a unique index, outside of a transaction. :raises JobsError: when an operator
+    must do something first. :raises psycopg.Error: for other errors of the server.
+    """
+
+    def run(statement: str, *values: Any) -> Any:
+        return connection.execute(statement.encode(), values)
+
+    def is_there(query: str, *values: Any) -> bool:
+        return bool(run(query, *values).fetchone()[0])
+
+    name, key, own = table.name, ", ".join(table.key), f"saltext_jobs_{table.name}"
+    # Concurrently, so that other users of the table are not held up.
+    index = f"CREATE UNIQUE INDEX CONCURRENTLY {own} ON {name} ({key})"
+    try:
+        if not is_there(_EXISTS, name):
+            with connection.transaction():
+                run("SELECT pg_advisory_xact_lock(%s)", _LOCK)
+                # A new statement sees a table that another master has made meanwhile.
+                if not is_there(_EXISTS, name):
+                    run(f"CREATE TABLE {name} ({table.columns}, PRIMARY KEY ({key}))")
+                    for each in table.indexes:
+                        run(f"CREATE INDEX ON {name} {each}")
+        if not is_there(_HAS_INDEX, name, sorted(table.key)):
+            # An interrupted attempt leaves an invalid index, which is in the way.
+            run(f"DROP INDEX IF EXISTS {own}")
+            run(index)
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidSchemaName) as exc:
+        told = f"{str(exc).strip()}; make the table {name} and its index as the table's owner: {index}"
+        raise JobsError(told) from exc
+    except psycopg.errors.UniqueViolation as exc:
+        run(f"DROP INDEX IF EXISTS {own}")
+        raise JobsError(
+            f"The table {name} has several rows with the same {key}, so a record that comes twice would not be noticed; "
+            f"nothing is stored until only one of each is left: DELETE FROM {name} AS a USING {name} AS b WHERE "
+            f"({', '.join(f'a.{each}' for each in table.key)}) = ({', '.join(f'b.{each}' for each in table.key)}) "
+            "AND a.ctid > b.ctid"
+        ) from exc
+    except (psycopg.errors.FeatureNotSupported, psycopg.errors.InvalidTableDefinition) as exc:
+        raise JobsError(
+            f"The table {name} needs a unique index on ({key}), which can't be made: {str(exc).strip()}"
+        ) from exc
+
+
+def _remove_older(connection: Patient, table: Table, than: datetime.datetime) -> bool:
     """Remove old rows, and tell whether all of them are gone."""
     # The jid has an index, so it is tested too; in ``jids`` nothing else has a time.
-    tests = [f"jid < '{than:%Y%m%d%H%M%S}' AND jid ~ '^[0-9]{{20}}'"] if "jid" in schema.KEYS[table] else []
-    if table != "jids":
+    tests = [f"jid < '{than:%Y%m%d%H%M%S}' AND jid ~ '^[0-9]{{20}}'"] if "jid" in table.key else []
+    if "alter_time" in table.columns:
         tests.append(f"alter_time < '{than.isoformat()}'")
-    key = f"({', '.join(schema.KEYS[table])})"
-    old = f"SELECT {', '.join(schema.KEYS[table])} FROM {table} WHERE {' AND '.join(tests)} LIMIT {_ROWS}"
+    key = ", ".join(table.key)
+    old = f"SELECT {key} FROM {table.name} WHERE {' AND '.join(tests)} LIMIT {_ROWS}"
     for _ in range(_GOES):
         with connection.transaction():
             connection.execute(_NO_WAIT)
-            if connection.execute(f"DELETE FROM {table} WHERE {key} IN ({old})".encode()).rowcount < _ROWS:
+            if connection.execute(f"DELETE FROM {table.name} WHERE ({key}) IN ({old})".encode()).rowcount < _ROWS:
                 return True
     return False
 
