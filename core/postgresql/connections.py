@@ -16,7 +16,7 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, TypeVar
 
 import psycopg
@@ -77,11 +77,33 @@ def _advice_about(exc: BaseException) -> str | None:
 
 
 def parameters(server: Server) -> dict[str, Any]:
+    """Return the parameters for libpq of a server's options."""
     found = {"host": server.host, "port": server.port, "user": server.user, "dbname": server.db}
     found.update({name: getattr(server, name) for name in _SSL if getattr(server, name)})
     if server.password:
         found["password"] = server.password
     return {**found, "connect_timeout": max(2, int(server.connect_timeout)), "client_encoding": "UTF8"}
+
+
+def cache_parameters(options: CacheOptions) -> dict[str, Any]:
+    """As ``parameters``, for ``cache: postgresql``."""
+    found = parameters(options)
+    try:
+        found.update(psycopg.conninfo.conninfo_to_dict(options.dsn))
+    except psycopg.Error:  # libpq's message repeats its input, with the password in it
+        raise SettingsError("postgresql.dsn is no connection string that libpq understands") from None
+    settings = {
+        # a statement that was given up must not overwrite newer data later
+        "lock_timeout": int(options.timeout * 1000),
+        "statement_timeout": int(max(options.timeout, LONG) * 1000),
+        # a process that is frozen in a transaction keeps others waiting for at most this long
+        "idle_in_transaction_session_timeout": int(options.timeout * 2000),
+    }
+    own = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    found["options"] = f"{found.get('options', '')} {own}".strip()
+    # A firewall may silently drop a connection that is idle for long.
+    more = {"keepalives_idle": 60, "tcp_user_timeout": int(options.timeout * 600), "application_name": "salt cache"}
+    return {**more, **found}
 
 
 class Patient(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
@@ -128,12 +150,16 @@ class Current(threading.local):
 
 
 class Connections:
-    """``options`` are those of the server; ``prepare`` prepares each new connection."""
+    """
+    ``parameters`` are those for psycopg; ``timeout``: seconds without an answer after which the server counts as away;
+    ``prepare`` prepares each new connection.
+    """
 
-    def __init__(self, options: CacheOptions, prepare: Callable[[Patient], None]) -> None:
-        self._options, self._prepare = options, prepare
-        self._parameters = self._all_parameters()
-        self._is_over = False
+    def __init__(
+        self, parameters: Mapping[str, Any], timeout: float, prepare: Callable[[Patient], None] = lambda connection: None
+    ) -> None:
+        self._parameters, self._timeout, self._prepare = parameters, timeout, prepare
+        self._longest = float(parameters["connect_timeout"])  # seconds for which it tries to connect
         self.now = Current()
         self._begin()
         _POOLS.add(self)
@@ -151,28 +177,6 @@ class Connections:
         found = self._parameters
         return f"{found.get('host')}:{found.get('port')}, database {found.get('dbname')}, user {found.get('user')}"
 
-    def _all_parameters(self) -> dict[str, Any]:
-        options = self._options
-        found = parameters(options)
-        try:
-            found.update(psycopg.conninfo.conninfo_to_dict(options.dsn))
-        except psycopg.Error:  # libpq's message repeats its input, with the password in it
-            raise SettingsError("postgresql.dsn is no connection string that libpq understands") from None
-        settings = {
-            # a statement that was given up must not overwrite newer data later
-            "lock_timeout": int(options.timeout * 1000),
-            "statement_timeout": int(max(options.timeout, LONG) * 1000),
-            # a process that is frozen in a transaction keeps others waiting for at most this long
-            "idle_in_transaction_session_timeout": int(options.timeout * 2000),
-        }
-        own = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        found["options"] = f"{found.get('options', '')} {own}".strip()
-        found.setdefault("application_name", "salt cache")
-        # A firewall may silently drop a connection that is idle for long.
-        found.setdefault("keepalives_idle", 60)
-        found.setdefault("tcp_user_timeout", int(options.timeout * 600))
-        return found
-
     def run(self, work: Callable[[Patient], Result]) -> Result:
         """
         Call ``work`` with a connection; again after a clash with others, if the server has closed the connection meanwhile,
@@ -182,7 +186,7 @@ class Connections:
         :raises RowRefused: if it never will.
         """
         clashes, losses, began = 0, 0, time.monotonic()
-        until = began + (0.0 if began - _GIVEN_UP.get(self.place, -_SOON) < _SOON else self._options.connect_timeout)
+        until = began + (0.0 if began - _GIVEN_UP.get(self.place, -_SOON) < _SOON else self._longest)
         while True:
             try:
                 with self.lend() as connection:
@@ -219,7 +223,7 @@ class Connections:
             self._begin()
         idle, is_whole = self._idle, False
         try:
-            connection = idle.get(timeout=self._options.timeout)
+            connection = idle.get(timeout=self._timeout)
         except queue.Empty:
             raise NoAnswer(f"all {_MOST} connections of this process are in use") from None
         try:
@@ -238,31 +242,24 @@ class Connections:
                 if not is_whole or not is_idle:
                     connection.close()
             idle.put(None if connection is None or connection.closed else connection)
-            if self._is_over:
-                self.close()
 
     def _opened(self) -> Patient:
-        began, longest = time.monotonic(), float(self._parameters["connect_timeout"])
+        began = time.monotonic()
         if began < _SILENT.get(self.place, began):
-            raise psycopg.OperationalError(f"it gave no answer for {longest:g} seconds")
+            raise psycopg.OperationalError(f"it gave no answer for {self._longest:g} seconds")
         try:
             connection: Patient = Patient.connect(autocommit=True, **self._parameters)
         except psycopg.OperationalError:
-            if (ended := time.monotonic()) - began >= longest:
-                _SILENT[self.place] = ended + longest  # the next calls would wait as long, one after the other
+            if (ended := time.monotonic()) - began >= self._longest:
+                _SILENT[self.place] = ended + self._longest  # the next calls would wait as long, one after the other
             raise
-        connection.patience = self._options.timeout
+        connection.patience = self._timeout
         try:
             self._prepare(connection)
         except BaseException:
             connection.close()
             raise
         return connection
-
-    def end(self) -> None:
-        """Close all connections; those in use when they are given back."""
-        self._is_over = True
-        self.close()
 
     def close(self) -> None:
         """Close the connections that are not in use."""

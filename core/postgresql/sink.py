@@ -9,7 +9,6 @@ documents them, and existing ones get that index; if this fails, nothing is stor
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ import psycopg
 from saltext.jobs.core import lines
 from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.options.postgresql import Options
-from saltext.jobs.core.postgresql.connections import Patient, parameters
+from saltext.jobs.core.postgresql.connections import Connections, Patient, parameters
 from saltext.jobs.core.postgresql.rows import EVENT, LOAD, RETURN, rows_of
 
 log = lines.logger(__name__)
@@ -105,9 +104,12 @@ class Sink:
 
     def __init__(self, options: Options, master_id: str, clock: Callable[[], float] = time.time) -> None:
         self._options, self._master_id, self._clock = options, master_id, clock
-        self._connection: Patient | None = None
         self._ready: set[str] = set()
         self._upkeep_at = 0.0
+        # Nothing is prepared or kept in the session, so a pooler may be in between.
+        its = {**parameters(options), "application_name": "salt job_recorder", "prepare_threshold": None}
+        self._server = Connections(its, options.timeout)
+        self.close = self._server.close
 
     def take(self, records: Sequence[Mapping[str, Any]]) -> dict[int, str]:
         """
@@ -120,47 +122,22 @@ class Sink:
         """
         texts, refused = rows_of(records)
         try:
-            connection = self._connected()
-            for kind in sorted(texts.keys() - self._ready):
-                with connection.waiting(_INDEXING):
-                    _prepare(connection, _TABLES[kind])
-                self._ready.add(kind)
-            with connection.transaction():
-                # the server must give up too, or it would go on while the same records are sent again
-                connection.execute(f"SET LOCAL statement_timeout = {int(self._options.timeout * 1000)}".encode())
-                connection.execute(_DURABLE)
-                for kind in sorted(texts):
-                    connection.execute(_TABLES[kind].insert, {"rows": texts[kind], "master": self._master_id})
-            self._upkeep(connection)
+            with self._server.lend() as connection:
+                for kind in sorted(texts.keys() - self._ready):
+                    with connection.waiting(_INDEXING):
+                        _prepare(connection, _TABLES[kind])
+                    self._ready.add(kind)
+                with connection.transaction():
+                    # the server must give up too, or it would go on while the same records are sent again
+                    connection.execute(f"SET LOCAL statement_timeout = {int(self._options.timeout * 1000)}".encode())
+                    connection.execute(_DURABLE)
+                    for kind in sorted(texts):
+                        connection.execute(_TABLES[kind].insert, {"rows": texts[kind], "master": self._master_id})
+                self._upkeep(connection)
         except psycopg.Error as exc:
-            blamed = _blamed(exc)
-            if not isinstance(blamed, (psycopg.DataError, psycopg.IntegrityError, ValueError)):
-                self.close()
-            raise blamed from exc
-        except BaseException:
-            self.close()
-            raise
+            self._ready.clear()  # it may be another server from now on, or a table may be gone
+            raise _blamed(exc) from exc
         return refused
-
-    def close(self) -> None:
-        """Disconnect. The next call connects and checks the tables again: it may be another server."""
-        self._ready.clear()
-        if self._connection is not None:
-            with contextlib.suppress(Exception):
-                self._connection.close()
-            self._connection = None
-
-    def _connected(self) -> Patient:
-        if self._connection is None or self._connection.closed:
-            # Nothing is prepared or kept in the session, so a pooler may be in between.
-            self._connection = Patient.connect(
-                **parameters(self._options),
-                application_name="salt job_recorder",
-                autocommit=True,
-                prepare_threshold=None,
-            )
-            self._connection.patience = self._options.timeout
-        return self._connection
 
     def _upkeep(self, connection: Patient) -> None:
         """Remove old rows now and then. The records are stored even if that fails."""

@@ -23,7 +23,7 @@ from saltext.jobs.core.findings import Finding, advice, fault
 from saltext.jobs.core.ledger.seal import Seal
 from saltext.jobs.core.ledger.tables import POSTGRESQL, SITE, Result, Tables, statements
 from saltext.jobs.core.options.postgresql import CacheOptions, read_cache_options
-from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient
+from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient, cache_parameters
 from saltext.jobs.core.postgresql.lease import CREATE, LEASES, TableLease
 
 #: The format of the tables: see ``errors.check_format``.
@@ -185,11 +185,11 @@ def server_of(opts: Mapping[str, Any], is_site: bool) -> Connections:
     found = _SERVERS.get((options, path))
     if found is None:
         # of several threads that are here at once, all get the first one's
-        made = Connections(options, lambda connection: _prepare(connection, path))
+        made = Connections(cache_parameters(options), options.timeout, lambda connection: _prepare(connection, path))
         found = _SERVERS.setdefault((options, path), made)
         for old in list(_SERVERS)[:-_MOST_SERVERS]:
             if ended := _SERVERS.pop(old, None):
-                ended.end()
+                ended.close()
     return found
 
 

@@ -42,9 +42,4 @@ def postgresql_sites(tmp_path, servers):
 
 def end_lease(site):
     """Have a lease in PostgreSQL end, as after seconds in which it was not renewed."""
-    from saltext.jobs.core.options.postgresql import read_cache_options
-    from saltext.jobs.core.postgresql.connections import Connections
-
-    server = Connections(read_cache_options(site.opts), lambda connection: None)
-    server.run(lambda connection: connection.execute("UPDATE saltext_jobs_leases SET until = '-infinity'"))
-    server.end()
+    site.run("UPDATE saltext_jobs_leases SET until = '-infinity'")

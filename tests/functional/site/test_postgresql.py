@@ -12,16 +12,13 @@ import pytest
 from saltext.jobs.core.ledger import meta
 from saltext.jobs.core.ledger.log import Writer
 from saltext.jobs.core.ledger.records import Returned
-from saltext.jobs.core.options.postgresql import read_cache_options
-from saltext.jobs.core.postgresql import lease as leases
-from saltext.jobs.core.postgresql.connections import Connections
 from saltext.jobs.core.postgresql.lease import TTL, Superseded, TableLease
 from saltext.jobs.core.postgresql.tables import FORMAT
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of
 from tests.functional.cache_servers import masters_key
 from tests.functional.retry.records import JID, changes, record_of, snapshot_of
-from tests.functional.site.conftest import SHARED
+from tests.functional.site.conftest import SHARED, end_lease
 from tests.waiting import SOON, stretched, wait_for
 
 ENGINE = "batch_manager"
@@ -47,25 +44,13 @@ def site(options):
     return site_of(options)
 
 
-@pytest.fixture
-def server(options, site):
-    assert not site.lead(ENGINE)  # which makes the tables
-    opened = Connections(read_cache_options(options), lambda connection: None)
-    yield opened
-    opened.end()
-
-
 def lease_of(site, master, **more):
     return TableLease(site, ENGINE, master, **more)
 
 
-def ended(server, engine=ENGINE):
-    """Have a lease end, as after seconds in which it was not renewed."""
-    query = f"UPDATE {leases.LEASES} SET until = clock_timestamp() - interval '1 second' WHERE engine = %s"
-    server.run(lambda connection: connection.execute(query.encode(), (engine,)))
 
 
-def test_a_leader_publishes_until_some_seconds_before_its_lease_ends(site, server):
+def test_a_leader_publishes_until_some_seconds_before_its_lease_ends(site):
     clock = Clock()
     lease = lease_of(site, "a", clock=clock)
     began = clock.now
@@ -82,7 +67,7 @@ def test_a_leader_publishes_until_some_seconds_before_its_lease_ends(site, serve
         lease.release()
 
 
-def test_a_lease_is_renewed_by_itself(site, server):
+def test_a_lease_is_renewed_by_itself(site):
     clock = Clock()
     lease = lease_of(site, "a", clock=clock)
     assert lease.take()
@@ -101,12 +86,12 @@ def test_a_lease_is_renewed_by_itself(site, server):
         lease.release()
 
 
-def test_a_leader_whose_lease_has_ended_is_told(site, server):
+def test_a_leader_whose_lease_has_ended_is_told(site):
     told = threading.Event()
     lease = lease_of(site, "a")
     lease.on_lost = told.set
     assert lease.take()
-    ended(server)
+    end_lease(site)
     assert told.wait(stretched(SOON))
     with pytest.raises(Superseded):
         lease.check()
@@ -118,7 +103,7 @@ def test_a_leader_whose_lease_has_ended_is_told(site, server):
     other.release()
 
 
-def test_a_transaction_of_the_leader_delays_a_takeover(site, server):
+def test_a_transaction_of_the_leader_delays_a_takeover(site):
     lease, other, order = lease_of(site, "a"), lease_of(site, "b"), []
     assert lease.take()
     taker = threading.Thread(target=lambda: (other.take(), order.append("taken")))
@@ -188,18 +173,19 @@ def test_a_database_of_another_site_is_refused(cache_servers, options, site):
         site_of({**options, **other}).lead(ENGINE)
 
 
-def test_tables_of_another_format_are_refused(site, server):
-    server.run(lambda connection: connection.execute("UPDATE saltext_jobs_site SET number = 99"))
+def test_tables_of_another_format_are_refused(site):
+    assert not site.lead(ENGINE)  # which makes the tables
+    site.run("UPDATE saltext_jobs_site SET number = 99")
     with pytest.raises(OSError, match=rf"is of format 99, .* knows {FORMAT}: install the version"):
         site_of({**site.opts, "cachedir": f"{site.opts['cachedir']}2"}).lease(ENGINE).take()
 
 
-def test_only_the_leader_writes_the_records_of_the_queue(site, server):
+def test_only_the_leader_writes_the_records_of_the_queue(site):
     lease = site.lease(ENGINE)
     assert lease.take()
     queue = RetryStore(site, lease)
     queue.write(changes({JID: snapshot_of()}, {("a", JID): record_of("a")}))
-    ended(server)
+    end_lease(site)
     with pytest.raises(Superseded):
         queue.write(changes({JID: None}, {("a", JID): None}))
     assert [entry.minion for entry, _ in queue.entries()] == ["a"]
