@@ -22,8 +22,7 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.disk.lease import SILENT, Lease
 from saltext.jobs.core.engine.names import ENGINES
-from saltext.jobs.core.ledger import meta
-from saltext.jobs.core.ledger.tables import Tables
+from saltext.jobs.core.ledger.tables import META, Tables
 from saltext.jobs.core.master import events
 from saltext.jobs.core.metrics import Figures
 from saltext.jobs.core.site import site_of
@@ -34,7 +33,7 @@ log = lines.logger(__name__)
 _FORGOTTEN = 86400.0
 #: How a master that does not lead stands, by whether it is known.
 _STANDS = {True: "stands by", False: "not known"}
-#: The group (``meta.below``) in which each master has a value by its id.
+#: The group (``META.below``) in which each master has a value by its id.
 _GROUP = "masters"
 
 
@@ -74,7 +73,7 @@ def described(opts: Mapping[str, Any]) -> dict[str, str]:
 def masters_of(tables: Tables, engine: str) -> list[Master]:
     """Return the masters that have said within a day that their engine is there, sorted. :raises OSError:"""
     found = []
-    for name, (body, at, age) in meta.below(tables, engine, _GROUP).items():
+    for name, (body, at, age) in META.below(tables, engine, _GROUP).items():
         with contextlib.suppress(Exception):  # another version has written it
             told = salt.payload.loads(body)
             found.append(Master(name, ahead=told.pop("wall") - at, silent=max(0.0, age), **told))
@@ -177,7 +176,7 @@ class Seat:
             log.debug("The %s engine cannot say that it is there: %s", self._engine, exc)
 
     def _keep(self, master: object, told: bytes | None) -> None:
-        meta.keep(self._tables, self._engine, f"{_GROUP}/{master or ''}", told)
+        META.keep(self._tables, self._engine, f"{_GROUP}/{master or ''}", told)
 
     def metrics(self) -> Figures:
         """Return the figures of the lead, which the engine of each master has."""

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import msgpack
 
 from saltext.jobs.core.disk.lease import Lease
-from saltext.jobs.core.ledger import meta
 from saltext.jobs.core.ledger.log import Position
-from saltext.jobs.core.ledger.tables import OUTBOX, Tables
+from saltext.jobs.core.ledger.tables import META, OUTBOX, Tables
 
 _CURSOR = "cursor"
 
@@ -65,7 +64,7 @@ class Outbox:
 
     def cursor(self) -> Position | None:
         """Return how far the reader is; None if it is a new one."""
-        found = meta.get(self.tables, self._reader, _CURSOR)
+        found = META.get(self.tables, self._reader, _CURSOR)
         return Position(**msgpack.unpackb(found)) if found else None
 
     def add(self, rows: Sequence[Row], cursor: Position | None = None) -> None:
@@ -74,7 +73,7 @@ class Outbox:
         def work() -> None:
             OUTBOX.add(self.tables, {(self._reader, *row.key): row[1:] for row in rows})
             if cursor is not None:
-                meta.keep(self.tables, self._reader, _CURSOR, msgpack.packb(cursor._asdict()))
+                META.keep(self.tables, self._reader, _CURSOR, msgpack.packb(cursor._asdict()))
 
         self.tables.together(work, self._lease)
 

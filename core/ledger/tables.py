@@ -4,7 +4,8 @@ The tables of a site, and all differences between the two databases that keep th
 =========================  =========================================================================================
 ``saltext_jobs_site``      one row: the site's unique name, the format of these tables, and the place in the log of the
                            newest record that was removed; in PostgreSQL also that of the newest record
-``saltext_jobs_meta``      what engines keep by name: see ``core/ledger/meta.py``
+``saltext_jobs_meta``      what engines keep by name: how far the log was read for a returner, what notices have reported,
+                           which masters have an engine
 ``saltext_jobs_log``       what the masters did, in one order: a publish has no minion, a return has one, and only the first
                            return of a job by a minion is there; ``body`` is NULL where records are missing
 ``saltext_jobs_queue``     the retry queue, a row for each record: see ``core/retry/store.py``
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import itertools
 import pathlib
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,6 +33,8 @@ from saltext.jobs.core.findings import Finding
 from saltext.jobs.core.ledger.seal import Seal
 
 SITE, LOG, VALUES = (f"saltext_jobs_{name}" for name in ("site", "log", "values"))
+#: The format of the tables, and of the values in them: see ``errors.check_format``.
+FORMAT = 16
 #: Asks for the site's unique name.
 NAME = f"SELECT id FROM {SITE}"
 Result = TypeVar("Result")
@@ -222,13 +226,38 @@ def _flat(rows: Iterable[Iterable[Any]]) -> list[Any]:
     return list(itertools.chain.from_iterable(rows))
 
 
+class Named(Rows):
+    """What engines keep by name. All functions raise OSError when the database cannot be used now."""
+
+    def __init__(self) -> None:
+        super().__init__("meta", {"engine": _TEXT, "name": _TEXT}, timed=True)
+        self._below = f"SELECT name, at, {{now}} - at, body FROM {self} WHERE engine = ? AND name >= ? AND name < ?"
+
+    def keep(self, tables: Tables, engine: str, name: str, body: bytes | None) -> None:
+        """Keep a value; None removes it."""
+        self.write(tables, {(engine, name): None if body is None else (body,)})
+
+    def get(self, tables: Tables, engine: str, name: str) -> bytes | None:
+        """Return a value; None if there is none, or if no master of the site has written it."""
+        return next((row[-1] for row in self.read(tables, self.of, (engine, name))), None)
+
+    def below(self, tables: Tables, engine: str, group: str) -> dict[str, tuple[bytes, float, float]]:
+        """
+        Return the values whose names begin with ``group/``, by the rest of their names; each with the Unix time at which it
+        was written, and the seconds since then.
+        """
+        rows = tables.read(self._below, (engine, f"{group}/", f"{group}0"))
+        found = ((name, tables.seal.take(body, self.table, engine, name), at, age) for name, at, age, body in rows)
+        return {name.removeprefix(f"{group}/"): (body, at, age) for name, body, at, age in found if body is not None}
+
+
 def marks_of(values: Iterable[Any]) -> str:
     """Return the question marks for some values in a query."""
     return ", ".join("?" for _ in values)
 
 
 _TEXT, _INTEGER, _TIME = "{text} NOT NULL", "integer NOT NULL", "double precision NOT NULL"
-META = Rows("meta", {"engine": _TEXT, "name": _TEXT}, timed=True)
+META = Named()
 QUEUE = Rows("queue", {"kind": _INTEGER, "jid": _TEXT, "minion": _TEXT})
 REQUESTS = Rows("requests", {"engine": _TEXT, "id": _TEXT}, {"state": _INTEGER}, timed=True)
 BATCHES = Rows("batches", {"jid": _TEXT}, {"kind": _INTEGER, "spec": "{blob} NOT NULL"}, timed=True)
@@ -255,6 +284,7 @@ _STATEMENTS = (
 )
 
 
-def statements(dialect: Dialect) -> Iterator[str]:
-    """Return the statements that make the tables."""
-    return map(dialect.of, _STATEMENTS)
+def statements(dialect: Dialect, name: str = "") -> Iterator[str]:
+    """Return the statements that make the tables of a site. ``name``: its own; by default one that no other site has."""
+    begun = f"INSERT INTO {SITE} (id, number) VALUES ('{name or secrets.token_hex(16)}', {FORMAT})"
+    return map(dialect.of, (*_STATEMENTS, begun))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import pathlib
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,13 +20,11 @@ from saltext.jobs.core.disk.lease import Lead, Leader, Lease, leader_of
 from saltext.jobs.core.errors import StateError, check_format
 from saltext.jobs.core.findings import Finding, advice, fault
 from saltext.jobs.core.ledger.seal import Seal
-from saltext.jobs.core.ledger.tables import POSTGRESQL, SITE, Result, Tables, statements
+from saltext.jobs.core.ledger.tables import FORMAT, POSTGRESQL, SITE, Result, Tables, statements
 from saltext.jobs.core.options.postgresql import CacheOptions, read_cache_options
 from saltext.jobs.core.postgresql.connections import LONG, Connections, Patient, cache_parameters
 from saltext.jobs.core.postgresql.lease import CREATE, LEASES, TableLease
 
-#: The format of the tables: see ``errors.check_format``.
-FORMAT = 11
 #: The number of the advisory lock under which the tables are made: several masters may start at once.
 _LOCK = 7305805923
 #: Waits until what was committed before is as safe as the session's ``synchronous_commit`` says.
@@ -250,4 +247,3 @@ def _make(connection: Patient) -> None:
             return
         for statement in (*statements(POSTGRESQL), CREATE):
             connection.execute(statement.encode())
-        connection.execute(f"INSERT INTO {SITE} (id, number) VALUES (%s, {FORMAT})".encode(), (uuid.uuid4().hex,))

@@ -17,9 +17,8 @@ from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine.loop import Worker
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.ledger import meta
 from saltext.jobs.core.ledger.outbox import Key, Row
-from saltext.jobs.core.ledger.tables import Tables
+from saltext.jobs.core.ledger.tables import META, Tables
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.recorder.consumer import Consumer
 from saltext.jobs.core.recorder.notices import TEST, GivenUp, Reported, Seen
@@ -51,7 +50,7 @@ class Sights(NamedTuple):
 
 def known_of(tables: Tables) -> dict[str, Any] | None:
     """Return what was reported before; None if that is not known. :raises OSError:"""
-    body = meta.get(tables, JOB_RECORDER, _REPORTED)
+    body = META.get(tables, JOB_RECORDER, _REPORTED)
     try:
         return None if body is None else dict(salt.payload.loads(body))
     except Exception as exc:  # msgpack raises many kinds
@@ -142,5 +141,5 @@ class Watch:
             target.lose(count)
 
     def _write(self, known: bytes) -> list[int]:
-        meta.keep(self._tables, JOB_RECORDER, _REPORTED, known)
+        META.keep(self._tables, JOB_RECORDER, _REPORTED, known)
         return [target.outbox.push(self._rows, MOST) for target in self.targets]

@@ -10,21 +10,19 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import secrets
 import sqlite3
 import time
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk.files import give, locked, make_folder
 from saltext.jobs.core.errors import StateError, check_format
-from saltext.jobs.core.ledger.tables import SITE, SQLITE, statements
+from saltext.jobs.core.ledger.tables import FORMAT, SQLITE, statements
 
 log = lines.logger(__name__)
 
 BUSY_SECONDS = 30.0  # longest time that a process waits for others
 
 APPLICATION = 0x53614A42  # in the header of the file: it is ours
-VERSION = 16  # of the tables, and of the form of values in them
 #: SQLite writes whole pages, and rows of some hundred bytes would leave much of a smaller page empty.
 PAGE_BYTES = 2048
 _COMPANIONS = ("-wal", "-shm")
@@ -73,8 +71,7 @@ class DatabaseFile:
         application = sql.execute("PRAGMA application_id").fetchone()[0]
         if application != APPLICATION:
             raise StateError(f"{self.path} is a database of another program; set sqlite_cache_path to another file")
-        version = sql.execute("PRAGMA user_version").fetchone()[0]
-        check_format(self.path, version, VERSION)
+        check_format(self.path, sql.execute("PRAGMA user_version").fetchone()[0], FORMAT)
 
     # -- making it, and setting it aside ---------------------------------------------------------------------------
 
@@ -95,9 +92,8 @@ class DatabaseFile:
                 sql.execute("BEGIN IMMEDIATE")
                 for statement in statements(SQLITE):
                     sql.execute(statement)
-                sql.execute(f"INSERT INTO {SITE} (id, number) VALUES (?, ?)", (secrets.token_hex(8), VERSION))
                 sql.execute(f"PRAGMA application_id={APPLICATION}")
-                sql.execute(f"PRAGMA user_version={VERSION}")
+                sql.execute(f"PRAGMA user_version={FORMAT}")
                 sql.execute("COMMIT")
             os.rename(draft, self.path)
 

@@ -11,8 +11,7 @@ from urllib.parse import quote
 
 from saltext.jobs.core.errors import Refused, StateError, check_format
 from saltext.jobs.core.ledger import stored
-from saltext.jobs.core.ledger.tables import QUEUE, VALUES, Tables, marks_of
-from saltext.jobs.core.sqlite.file import VERSION
+from saltext.jobs.core.ledger.tables import FORMAT, QUEUE, VALUES, Tables, marks_of
 from saltext.jobs.core.sqlite.tables import SqliteTables
 
 _PART = 1000  # rows read and written at a time
@@ -62,7 +61,7 @@ def _recovered(tables: Tables, path: str) -> dict[str, int]:
     read = written = 0
     tables.open()  # so that there is a file to copy to
     with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as sql:
-        check_format(path, sql.execute("PRAGMA user_version").fetchone()[0], VERSION)
+        check_format(path, sql.execute("PRAGMA user_version").fetchone()[0], FORMAT)
         for table, types in _TYPES.items():
             put = f"INSERT INTO {table} VALUES ({marks_of(types)}) ON CONFLICT DO NOTHING"
             for part in _parts(sql, table):

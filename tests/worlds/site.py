@@ -27,9 +27,8 @@ class Database:
     def __init__(self, now, name):
         self.sql = sqlite3.connect(":memory:", isolation_level=None)
         self.sql.create_function("world_now", 0, now)
-        for statement in tables.statements(DIALECT):
+        for statement in tables.statements(DIALECT, name):
             self.sql.execute(statement)
-        self.sql.execute(f"INSERT INTO {tables.SITE} (id, number) VALUES (?, 1)", (name,))
 
     def copy_to(self, other):
         self.sql.backup(other.sql)

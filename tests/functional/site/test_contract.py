@@ -7,10 +7,11 @@ import time
 import pytest
 
 from saltext.jobs.core.errors import SiteAway
-from saltext.jobs.core.ledger import meta, records
+from saltext.jobs.core.ledger import records
 from saltext.jobs.core.ledger.batches import Batches, Change, Kind
 from saltext.jobs.core.ledger.log import Reader, Writer
 from saltext.jobs.core.ledger.requests import Requests
+from saltext.jobs.core.ledger.tables import META
 from saltext.jobs.core.postgresql.lease import Superseded
 from tests.functional.site.conftest import end_lease
 from tests.waiting import wait_for
@@ -74,31 +75,31 @@ class TestValues:
 
     def test_one_master_reads_what_another_has_written_until_it_is_dropped(self, sites):
         ours, theirs = sites
-        assert meta.get(ours, ENGINE, "paused") is None
+        assert META.get(ours, ENGINE, "paused") is None
         for body in (b"\x00one", b"two"):
-            meta.keep(ours, ENGINE, "paused", body)
-            assert meta.get(theirs, ENGINE, "paused") == body
-        assert meta.get(theirs, "job_retry", "paused") is None
-        meta.keep(ours, ENGINE, "paused", None)
-        assert meta.get(theirs, ENGINE, "paused") is None
+            META.keep(ours, ENGINE, "paused", body)
+            assert META.get(theirs, ENGINE, "paused") == body
+        assert META.get(theirs, "job_retry", "paused") is None
+        META.keep(ours, ENGINE, "paused", None)
+        assert META.get(theirs, ENGINE, "paused") is None
 
     def test_a_group_of_values_has_those_below_it_with_their_times(self, sites):
         ours, theirs = sites
         for name in ("masters/b", "masters/a", "others/c", "masters0"):
-            meta.keep(ours, ENGINE, name, name.encode())
-        found = meta.below(theirs, ENGINE, "masters")
+            META.keep(ours, ENGINE, name, name.encode())
+        found = META.below(theirs, ENGINE, "masters")
         assert {name: body for name, (body, _, _) in found.items()} == {"a": b"masters/a", "b": b"masters/b"}
         assert all(abs(at - time.time()) < 60 and 0 <= age < 60 for _, at, age in found.values())
 
     @pytest.mark.parametrize("form", ["postgresql"])
     def test_a_former_leader_changes_no_value(self, sites, lease, supersede):
         ours, theirs = sites
-        meta.keep(theirs, ENGINE, "paused", b"1")
+        META.keep(theirs, ENGINE, "paused", b"1")
         supersede(lease)
         for body in (b"2", None):
             with pytest.raises(Superseded):
-                ours.together(lambda body=body: meta.keep(ours, ENGINE, "paused", body), lease)
-        assert meta.get(theirs, ENGINE, "paused") == b"1"
+                ours.together(lambda body=body: META.keep(ours, ENGINE, "paused", body), lease)
+        assert META.get(theirs, ENGINE, "paused") == b"1"
 
 
 @pytest.fixture

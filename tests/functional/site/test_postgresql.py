@@ -9,11 +9,10 @@ import threading
 
 import pytest
 
-from saltext.jobs.core.ledger import meta
 from saltext.jobs.core.ledger.log import Writer
 from saltext.jobs.core.ledger.records import Returned
+from saltext.jobs.core.ledger.tables import FORMAT, META
 from saltext.jobs.core.postgresql.lease import TTL, Superseded, TableLease
-from saltext.jobs.core.postgresql.tables import FORMAT
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of
 from tests.functional.cache_servers import masters_key
@@ -153,7 +152,7 @@ def test_no_master_leads_while_the_server_is_away(cache_servers, options, site):
     try:
         for call in (
             lambda: site.lease(ENGINE).take(),
-            lambda: site.together(lambda: meta.keep(site, ENGINE, "x", b""), lease),
+            lambda: site.together(lambda: META.keep(site, ENGINE, "x", b""), lease),
             lease.beat,
         ):
             with pytest.raises(OSError, match="PostgreSQL"):

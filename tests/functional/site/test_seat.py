@@ -12,7 +12,7 @@ from saltext.jobs.core.engine import masters
 from saltext.jobs.core.engine.findings import about_masters
 from saltext.jobs.core.engine.masters import Seat
 from saltext.jobs.core.findings import ADVICE
-from saltext.jobs.core.ledger import meta
+from saltext.jobs.core.ledger.tables import META
 from tests import found
 from tests.functional.site.conftest import end_lease, postgresql_sites
 from tests.waiting import wait_for
@@ -102,7 +102,7 @@ class TestWhoIsThere:
 
     @pytest.mark.parametrize("told", [b"\xc1", salt.payload.dumps([]), salt.payload.dumps({"pid": "x"})])
     def test_a_damaged_row_of_one_master_hides_no_other(self, sites, seat, told):
-        meta.keep(sites[0], ENGINE, "masters/x", told)
+        META.keep(sites[0], ENGINE, "masters/x", told)
         seat(0).take()
         assert [master.name for master in masters.masters_of(sites[0], ENGINE)] == ["a"]
 
@@ -210,8 +210,8 @@ class TestDoctor:
     def test_another_version_of_salt_is_reported(self, sites, opts, other):
         other()
         tables = sites[0]
-        told = salt.payload.loads(meta.get(tables, ENGINE, "masters/b"))
-        meta.keep(tables, ENGINE, "masters/b", salt.payload.dumps({**told, "salt": "3000.1"}))
+        told = salt.payload.loads(META.get(tables, ENGINE, "masters/b"))
+        META.keep(tables, ENGINE, "masters/b", salt.payload.dumps({**told, "salt": "3000.1"}))
         (finding,) = said(opts)
         assert finding.startswith("Salt is 3000.1 on the master b, and ")
 

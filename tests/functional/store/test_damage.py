@@ -17,8 +17,7 @@ import salt.loader
 import salt.payload
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.ledger.tables import QUEUE, VALUES
-from saltext.jobs.core.sqlite.file import VERSION
+from saltext.jobs.core.ledger.tables import FORMAT, QUEUE, VALUES
 from saltext.jobs.core.store.search import Query, search
 from saltext.jobs.core.store.store import Store
 from tests.functional.options import options_in
@@ -212,7 +211,7 @@ def test_what_can_be_read_is_brought_back(filled, path):
 def test_rows_of_which_a_column_is_damaged_are_left_out(filled, tmp_path):
     path, value = str(tmp_path / "damaged"), salt.payload.dumps(1)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
-        sql.execute(f"PRAGMA user_version={VERSION}")
+        sql.execute(f"PRAGMA user_version={FORMAT}")
         sql.execute(f"CREATE TABLE {VALUES} (bank, key, updated, expires, mark, value)")
         for key, updated in (("a", 1.0), (b"b", 1.0), ("c", None), ("d", 1.0)):
             sql.execute(f"INSERT INTO {VALUES} VALUES ('bank', ?, ?, NULL, NULL, ?)", (key, updated, value))

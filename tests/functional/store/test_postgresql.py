@@ -25,7 +25,7 @@ import salt.version
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.errors import RowRefused, SettingsError, SiteAway
-from saltext.jobs.core.ledger.tables import SITE, VALUES
+from saltext.jobs.core.ledger.tables import FORMAT, SITE, VALUES
 from saltext.jobs.core.options.postgresql import read_cache_options
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.store import Store
@@ -34,9 +34,6 @@ from tests.functional.store.banks import banks_of
 from tests.functional.store.test_contract import LOAD, in_processes
 from tests.missing import missing
 from tests.waiting import SOON, stretched, wait_for
-
-with contextlib.suppress(ImportError):  # psycopg is an extra
-    from saltext.jobs.core.postgresql.tables import FORMAT
 
 TAGS = itertools.count(5000)
 FORK = multiprocessing.get_context("fork")

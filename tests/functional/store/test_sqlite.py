@@ -26,12 +26,10 @@ import salt.payload
 import salt.version
 from salt.exceptions import SaltCacheError
 
-from saltext.jobs.core.ledger import meta
-from saltext.jobs.core.ledger.tables import VALUES
+from saltext.jobs.core.ledger.tables import FORMAT, META, VALUES
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.sqlite import database
 from saltext.jobs.core.sqlite.database import Database
-from saltext.jobs.core.sqlite.file import VERSION
 from tests.functional.options import options_in
 from tests.functional.retry.records import JID, changes, queue_of, record_of, snapshot_of
 from tests.functional.store.banks import banks_of
@@ -114,9 +112,9 @@ class TestTheFile:
     def test_a_file_of_another_version_is_refused(self, opts, cache, path):
         cache.store("bank", "key", 1)
         with contextlib.closing(sqlite3.connect(path)) as sql:
-            sql.execute(f"PRAGMA user_version={VERSION + 1}")
+            sql.execute(f"PRAGMA user_version={FORMAT + 1}")
         (found,) = in_processes(1, lambda _: Database(path).read("SELECT 1"))
-        assert f"is of format {VERSION + 1}" in found and f"knows {VERSION}: install the version" in found
+        assert f"is of format {FORMAT + 1}" in found and f"knows {FORMAT}: install the version" in found
         with contextlib.closing(sqlite3.connect(path)) as sql:
             assert sql.execute(f"SELECT value FROM {VALUES}").fetchall() == [(salt.payload.dumps(1),)]
 
@@ -185,9 +183,9 @@ class TestManyWriters:
         own = {**opts, "sqlite_cache_path": f"{opts['cachedir']}/other.sqlite"}
         assert in_processes(1, lambda _: salt.cache.Cache(own).store("bank", "key", 0)) == [None]
         monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Interrupted))
-        cache = salt.cache.Cache(own)
-        with pytest.raises(KeyboardInterrupt):
-            cache.store("jobs/loads", "key", {})
+        cache, banks = salt.cache.Cache(own), banks_of(own)
+        with pytest.raises(KeyboardInterrupt), banks.transaction():
+            banks.store("jobs/loads", "key", {})
         cache.store("jobs/loads", "key", {"fun": 1})
         assert in_processes(1, lambda _: cache.store("jobs/loads", "other", {})) == [None]
         assert sorted(cache.list("jobs/loads")) == ["key", "other"]
@@ -319,7 +317,7 @@ def test_a_durable_transaction_is_synced_whatever_another_thread_writes_just_the
     tables, synced, turns, done = site_of(opts), [], queue.Queue(), threading.Event()
 
     def write(durable):
-        tables.together(lambda: meta.keep(tables, "test", str(durable), b"x"), durable=durable)
+        tables.together(lambda: META.keep(tables, "test", str(durable), b"x"), durable=durable)
 
     def disturb():
         while turns.get():
