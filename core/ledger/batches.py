@@ -40,7 +40,6 @@ _ENGINE = "batch_manager"
 #: For what a spec is sealed.
 _SPEC = "spec"
 _UPDATE = f"UPDATE {BATCHES} SET kind = ?, body = ?, at = {{now}} WHERE jid = ?"
-_INSERT = f"INSERT INTO {BATCHES} (kind, body, jid, spec) VALUES (?, ?, ?, ?)"
 #: One statement, so that all is of one moment.
 _READ = f"""SELECT '', spec, body FROM {BATCHES} WHERE jid = ? AND kind <> {Kind.ASIDE.value}
     UNION ALL SELECT minion, body, NULL FROM {PARTS} WHERE jid = ?"""
@@ -72,9 +71,9 @@ class Batches:
             if self.database and self.database != tables.name():
                 raise SiteAway(f"{tables.place} is another database than before")
             for jid, kind, spec, body, parts, asks in changes:
-                row = kind.value, tables.seal.put(body, BATCHES.table, jid), jid
-                if tables.changed(_UPDATE, row) < 1:
-                    tables.run(_INSERT, (*row, tables.seal.put(spec(), BATCHES.table, jid, _SPEC)))
+                if tables.changed(_UPDATE, (kind.value, tables.seal.put(body, BATCHES.table, jid), jid)) < 1:
+                    its_spec = tables.seal.put(spec(), BATCHES.table, jid, _SPEC)
+                    BATCHES.add(tables, {(jid,): (kind.value, its_spec, body)})
                 PARTS.write(tables, {(jid, minion): (part,) for minion, part in parts.items()})
                 for (engine, request_id), ask in asks.items():
                     Requests(tables, engine).add(request_id, ask)
@@ -90,7 +89,7 @@ class Batches:
         """
 
         def genuine(sealed: bytes, *place: str) -> bytes:
-            found = self._tables.seal.take(bytes(sealed), *place)
+            found = self._tables.seal.take(sealed, *place)
             if found is None:
                 raise StateError(f"a row of batch {jid} is not sealed by a master of this site")
             return found
@@ -98,7 +97,7 @@ class Batches:
         own, parts = None, {}
         for minion, body, more in self._tables.read(_READ, (jid, jid)):
             if minion:
-                parts[str(minion)] = genuine(body, PARTS.table, jid, minion)
+                parts[minion] = genuine(body, PARTS.table, jid, minion)
             else:
                 own = genuine(body, BATCHES.table, jid, _SPEC), genuine(more, BATCHES.table, jid)
         return (*own, parts) if own else None
@@ -115,7 +114,7 @@ class Batches:
     def specs_after(self, jid: str, until: str) -> Iterator[tuple[str, bytes]]:
         """Yield the jids and specs of the batches after one, oldest first, without those of others than the masters."""
         for later, sealed in self._tables.read(_AFTER, (jid, until)):
-            if spec := self._tables.seal.take(bytes(sealed), BATCHES.table, later, _SPEC):
+            if spec := self._tables.seal.take(sealed, BATCHES.table, later, _SPEC):
                 yield later, spec
 
     def set_aside(self, jid: str) -> None:

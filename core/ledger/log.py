@@ -40,7 +40,7 @@ _BYTES = (
     f"SELECT avg(length(body)) + {_MORE} FROM (SELECT body FROM {LOG} ORDER BY place DESC LIMIT {_SAMPLE}) AS newest"
 )
 _BEFORE = f"SELECT place FROM {LOG} ORDER BY place DESC LIMIT 1 OFFSET ?"
-_OLD = f"SELECT max(place) FROM (SELECT place FROM {LOG} WHERE place <= ? ORDER BY place LIMIT {_SWEPT}) AS old"
+_OLD = f"SELECT max(place) FROM (SELECT place FROM {LOG} WHERE place <= ({_BEFORE}) ORDER BY place LIMIT {_SWEPT}) AS old"
 _REMOVE = f"DELETE FROM {LOG} WHERE place <= ?"
 _REMOVED = f"UPDATE {SITE} SET removed = ? WHERE removed < ?"
 _GAP = "", "", "", None
@@ -69,26 +69,19 @@ class News(NamedTuple):
     places: Sequence[int] = ()  # that of each record
 
 
-class Entry(NamedTuple):
-    """What is at a place of the log."""
-
-    place: int
-    record: records.Record | None  # None if no record of this site can be read
-    is_gap: bool  # one is missing
-
-
 def count_after(tables: Tables, place: int, most: int) -> int:
     """Return how many records of the log come after a place, at most ``most``. :raises OSError:"""
     return int(tables.read(_COUNT, (place, most))[0][0])
 
 
-def _entries(tables: Tables, query: str, values: Sequence[Any]) -> list[Entry]:
-    return [Entry(int(place), *_record(tables, *row)) for place, *row in tables.read(query, values)]
+def _entries(tables: Tables, query: str, values: Sequence[Any]) -> list[tuple[int, records.Record | None, bool]]:
+    """Return what is at places of the log: the record, None if none of this site can be read; and whether one is missing."""
+    return [(place, *_record(tables, *row)) for place, *row in tables.read(query, values)]
 
 
 def _record(tables: Tables, jid: str, minion: str, body: bytes | None) -> tuple[records.Record | None, bool]:
     try:
-        sealed = None if body is None else tables.seal.take(bytes(body), LOG, jid, minion)
+        sealed = None if body is None else tables.seal.take(body, LOG, jid, minion)
         return (None, body is None) if sealed is None else (records.read(jid, minion, sealed), False)
     except OSError:  # the key cannot be read
         raise
@@ -98,8 +91,8 @@ def _record(tables: Tables, jid: str, minion: str, body: bytes | None) -> tuple[
 
 def publishes(tables: Tables, jid: str) -> list[records.Published]:
     """Return the publishes of a job, in order. :raises OSError:"""
-    found = [entry.record for entry in _entries(tables, _PUBLISHES, (jid,))]
-    return [record for record in found if isinstance(record, records.Published)]
+    found = _entries(tables, _PUBLISHES, (jid,))
+    return [record for _, record, _ in found if isinstance(record, records.Published)]
 
 
 def returns(tables: Tables, jid: str, minions: Collection[str]) -> dict[str, records.Returned]:
@@ -108,8 +101,8 @@ def returns(tables: Tables, jid: str, minions: Collection[str]) -> dict[str, rec
         return {}
     few = minions if len(minions) <= _FEW else ()
     query = f"{_RETURNS} AND minion IN ({marks_of(few)})" if few else _RETURNS
-    found = [entry.record for entry in _entries(tables, query, (jid, *few))]
-    by_minion = {record.minion: record for record in found if isinstance(record, records.Returned)}
+    found = _entries(tables, query, (jid, *few))
+    by_minion = {record.minion: record for _, record, _ in found if isinstance(record, records.Returned)}
     return {minion: by_minion[minion] for minion in minions if minion in by_minion}
 
 
@@ -184,16 +177,12 @@ class Writer:
 
     def _sweep(self) -> None:
         try:
-            until = self._first(_BEFORE, max(_LEAST, self._size // max(1, int(self._first(_BYTES) or 1))))
-            last = None if until is None else self._first(_OLD, until)
+            ((each,),) = self._tables.read(_BYTES)
+            ((last,),) = self._tables.read(_OLD, (max(_LEAST, self._size // int(each or _MORE)),))
             if last is not None:
                 self._tables.together(lambda: self._remove(last))
         except OSError as exc:
             self._quiet.warning("sweep", "Old records of the log could not be removed: %s", exc)
-
-    def _first(self, query: str, *values: Any) -> Any:
-        found = self._tables.read(query, values)
-        return found[0][0] if found else None
 
     def _remove(self, last: int) -> None:
         self._tables.run(_REMOVE, (last,))
@@ -225,19 +214,16 @@ class Reader:
             if self.is_far:
                 self._gap = AWAY
             raise
-        if begins or at is None:
-            return News([], self._taken_gap(), True, self.position)
-        if any(entry.is_gap for entry in found):
-            self._gap = "a record could not be written, or this version cannot read it"
-        if found:
-            self.position = self.position and self.position._replace(offset=found[-1].place)
-        told = [(entry.record, entry.place) for entry in found if entry.record is not None]
-        records, places = [record for record, _ in told], [place for _, place in told]
-        return News(records, self._taken_gap(), len(found) == most, self.position, places)
-
-    def _taken_gap(self) -> str:
         gap, self._gap = self._gap, ""
-        return gap
+        if begins or at is None:
+            return News([], gap, True, self.position)
+        if any(is_gap for _, _, is_gap in found):
+            gap = "a record could not be written, or this version cannot read it"
+        if found:
+            self.position = self.position and self.position._replace(offset=found[-1][0])
+        told = [(record, place) for place, record, _ in found if record is not None]
+        places = [place for _, place in told]
+        return News([record for record, _ in told], gap, len(found) == most, self.position, places)
 
     def _begin(self) -> bool:
         """

@@ -59,7 +59,7 @@ class Requests:
     def reply(self, request_id: str) -> bytes | None:
         """Return the answer, or None as long as there is none."""
         found = self._tables.read(_REPLY, (self._engine, request_id))
-        return self._tables.seal.take(bytes(found[0][0]), *self._answered(request_id)) if found else None
+        return self._tables.seal.take(found[0][0], *self._answered(request_id)) if found else None
 
     def withdraw(self, request_id: str) -> bool:
         """Remove a request that was not taken, and tell whether that succeeded."""

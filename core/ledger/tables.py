@@ -213,7 +213,7 @@ class Rows:
         """Return rows: key, ``more``, and body, which is None if no master has written it."""
         size = len(self.key)
         return [
-            (*row[:-1], None if row[-1] is None else tables.seal.take(bytes(row[-1]), self.table, *row[:size]))
+            (*row[:-1], None if row[-1] is None else tables.seal.take(row[-1], self.table, *row[:size]))
             for row in tables.read(self._select + where, values)
         ]
 
