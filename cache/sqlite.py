@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import salt.syspaths
-
 # The options of the calling loader. All loaders of a process share the globals that they write into this module.
 from saltext.jobs.core.compat import loader_opts as __opts__
 from saltext.jobs.core.ledger.driver import functions as _functions
@@ -35,15 +33,11 @@ def __virtual__() -> str:
 
 def init_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the additional arguments of each function."""
-    return {"cachedir": _cachedir(kwargs.get("cachedir"))}
-
-
-def _cachedir(given: str | None) -> str:
-    return given or __opts__.get("cachedir") or salt.syspaths.CACHE_DIR
+    return {"cachedir": kwargs.get("cachedir")}
 
 
 def _tables(cachedir: str | None, _bank: str) -> Tables:
-    return tables.SqliteTables(__opts__, tables.CACHE, _cachedir(cachedir))
+    return tables.SqliteTables(__opts__, tables.CACHE, cachedir)
 
 
 globals().update(_functions(__name__, __virtualname__, _tables))

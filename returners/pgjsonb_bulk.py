@@ -54,14 +54,14 @@ def store_many(records: Sequence[Mapping[str, Any]]) -> dict[int, str]:
 
 def returner(ret: Mapping[str, Any]) -> None:
     """Store one return."""
-    from saltext.jobs.core.postgresql.rows import RETURN
+    from saltext.jobs.core.postgresql.sink import RETURN
 
     _store_one({"kind": RETURN, "jid": ret["jid"], "minion": ret["id"], "time": time.time(), "data": ret})
 
 
 def save_load(jid: str, load: Mapping[str, Any], minions: Any = None) -> None:
     """Store one job's load."""
-    from saltext.jobs.core.postgresql.rows import LOAD
+    from saltext.jobs.core.postgresql.sink import LOAD
 
     _store_one({"kind": LOAD, "jid": jid, "time": time.time(), "data": load})
 
@@ -69,7 +69,7 @@ def save_load(jid: str, load: Mapping[str, Any], minions: Any = None) -> None:
 def event_return(events: Sequence[Mapping[str, Any]]) -> None:
     """Store events, without secrets. Their time is now: each gets one of its own."""
     from saltext.jobs.core.master.secrets import event_for_history
-    from saltext.jobs.core.postgresql.rows import EVENT
+    from saltext.jobs.core.postgresql.sink import EVENT
 
     now = time.time()
     records = [

@@ -16,12 +16,10 @@ import salt.payload
 from saltext.jobs.core.banks import LOADS, MINIONS, RETURNS
 from saltext.jobs.core.functions import retcode_of
 from saltext.jobs.core.ledger import stored
-from saltext.jobs.core.ledger.tables import VALUES, Tables, marks_of
+from saltext.jobs.core.ledger.tables import VALUES, Tables, marks_of, parts_of
 
 #: Rows read at first, at a time later, and at a time where the database checks each.
 FEW, MANY, WINDOW = 40, 500, 4000
-#: Most values in one query.
-CHUNK = 500
 #: The mark of a failed return; and what is between the function and the user in that of a load.
 FAILED, _BETWEEN = "failed", "\x01"
 
@@ -162,7 +160,7 @@ def tallies(tables: Tables, wanted: Sequence[str], named: Named | None) -> dict[
     that was removed while its job stays counts as missing. ``named``: the minions of ``JobTally.of_named``.
     """
     found, known = dict[str, JobTally](), dict[bytes, frozenset[str]]()
-    for part in parts(wanted):
+    for part in parts_of(wanted):
         query = f"SELECT key, value FROM {VALUES} WHERE bank = '{MINIONS}' AND key IN ({marks_of(part)})"
         lists = dict(tables.read(query, part))
         query = f"SELECT bank, key FROM {VALUES} WHERE {{}} bank IN ({marks_of(part)})"
@@ -184,8 +182,3 @@ def _by_jid(rows: Iterable[Sequence[Any]]) -> dict[str, set[str]]:
     for bank, key in rows:
         found.setdefault(bank[len(RETURNS) + 1 :], set()).add(key)
     return found
-
-
-def parts(values: Sequence[str]) -> Iterator[list[str]]:
-    for start in range(0, len(values), CHUNK):
-        yield list(values[start : start + CHUNK])

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from saltext.jobs.core.ledger.tables import QUEUE, Tables, marks_of
+from saltext.jobs.core.ledger.tables import QUEUE, Tables, marks_of, parts_of
 
 #: The kinds of a job, and of what one minion is owed of it. There may be others.
 JOB, ENTRY = 1, 2
-#: Rows that are read at once, and jids that are looked up at once.
-_PART, _LOOKED_UP = 2000, 500
+#: Rows that are read at once.
+_PART = 2000
 
 
 class Row(NamedTuple):
@@ -50,9 +50,8 @@ def jobs(tables: Tables, first: str, last: str) -> dict[str, bytes]:
 
 def owed(tables: Tables, jids: Iterable[str]) -> set[str]:
     """Return those of some jobs that are owed to a minion."""
-    wanted, found = list(jids), set[str]()
-    for start in range(0, len(wanted), _LOOKED_UP):
-        part = wanted[start : start + _LOOKED_UP]
+    found = set[str]()
+    for part in parts_of(list(jids)):
         query = f"SELECT jid FROM {QUEUE} WHERE kind = {JOB} AND jid IN ({marks_of(part)})"
         found.update(row[0] for row in tables.read(query, part))
     return found

@@ -38,8 +38,8 @@ FORMAT = 16
 #: Asks for the site's unique name.
 NAME = f"SELECT id FROM {SITE}"
 Result = TypeVar("Result")
-#: Rows that one statement stores at most.
-_AT_ONCE = 50
+#: Rows that one statement stores at most; and most values in one query.
+_AT_ONCE, MOST = 50, 500
 
 
 class Dialect(NamedTuple):
@@ -254,6 +254,11 @@ class Named(Rows):
 def marks_of(values: Iterable[Any]) -> str:
     """Return the question marks for some values in a query."""
     return ", ".join("?" for _ in values)
+
+
+def parts_of(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the values for one query after the other."""
+    return (values[start : start + MOST] for start in range(0, len(values), MOST))
 
 
 _TEXT, _INTEGER, _TIME = "{text} NOT NULL", "integer NOT NULL", "double precision NOT NULL"

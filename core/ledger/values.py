@@ -15,8 +15,8 @@ from typing import Any
 
 from saltext.jobs.core.banks import OF_JOBS, RETURNS, below, plain_bank
 from saltext.jobs.core.ledger import stored
-from saltext.jobs.core.ledger.jobs import CHUNK, mark_of, parts
-from saltext.jobs.core.ledger.tables import VALUES, Tables, marks_of
+from saltext.jobs.core.ledger.jobs import mark_of
+from saltext.jobs.core.ledger.tables import MOST, VALUES, Tables, marks_of, parts_of
 
 Row = tuple[str, str, str | None, bytes, float | None]
 
@@ -155,14 +155,14 @@ def banks_outside(tables: Tables, bank: str, low: str, high: str) -> list[str]:
 def items(tables: Tables, bank: str) -> Iterator[tuple[str, bytes]]:
     """Yield the keys of a bank, in order, with their stored bytes. Writes made meanwhile may be seen or not."""
     name, sign, last = plain_bank(bank), ">=", ""
-    while rows := _alive(tables, "key, value", f"bank = ? AND key {sign} ? ORDER BY key LIMIT {CHUNK}", name, last):
+    while rows := _alive(tables, "key, value", f"bank = ? AND key {sign} ? ORDER BY key LIMIT {MOST}", name, last):
         yield from rows
         sign, last = ">", rows[-1][0]
 
 
 def pick(tables: Tables, bank: str, wanted: Iterable[str]) -> Iterator[tuple[str, bytes]]:
     """Yield those of some keys that have a value, in the given order, with their stored bytes."""
-    for part in parts(list(wanted)):
+    for part in parts_of(list(wanted)):
         where = f"bank = ? AND key IN ({marks_of(part)})"
         found = dict(_alive(tables, "key, value", where, plain_bank(bank), *part))
         yield from ((key, found[key]) for key in part if key in found)

@@ -152,11 +152,11 @@ class PostgresqlTables(Tables):
 
     def leader(self, engine: str) -> Leader | None:
         rows = self.read(_LEADER, (engine,))
-        return leader_of(bytes(rows[0][0])) if rows else None
+        return leader_of(rows[0][0]) if rows else None
 
     def lead(self, engine: str) -> Lead | None:
         rows = self.read(_LEAD, (engine,))
-        return Lead(leader_of(bytes(rows[0][0])), *rows[0][1:]) if rows else None
+        return Lead(leader_of(rows[0][0]), *rows[0][1:]) if rows else None
 
 
 @functools.lru_cache(maxsize=300)

@@ -83,9 +83,6 @@ class Tabled(Driver):
     def keys(self, bank: str) -> list[str]:
         return self.do("list", bank, values.keys, bank)
 
-    def banks(self, bank: str) -> list[str]:
-        return self.do("list", bank, values.banks, bank)
-
     # -- whole jobs, by their index ------------------------------------------------------------------------------------
 
     def remove(self, jids: Sequence[str], than: float) -> None:
