@@ -12,10 +12,6 @@ from saltext.jobs.core.ledger import stored, values
 from saltext.jobs.core.ledger.tables import Tables
 
 
-def _all(tables: Tables, bank: str) -> dict[str, Any]:
-    return {key: stored.loads(value) for key, value in values.items(tables, bank)}
-
-
 def functions(module: str, driver: str, tables_of: Callable[..., Tables]) -> dict[str, Callable[..., Any]]:
     """
     Return the functions of a driver, by name. ``module``: that of the driver, since Salt's loader takes no functions of
@@ -54,7 +50,11 @@ def functions(module: str, driver: str, tables_of: Callable[..., Tables]) -> dic
 
     def list_all(bank: str, cachedir: str | None = None, include_data: bool = False) -> dict[str, Any]:
         """Return ``{key: value}`` of a bank. Values cost next to nothing, so ``include_data`` is ignored."""
-        return dict(do("list", _all, cachedir, bank))
+
+        def found(*place: Any) -> dict[str, Any]:
+            return {key: stored.loads(value) for key, value in values.items(*place)}
+
+        return dict(do("list", found, cachedir, bank))
 
     def contains(bank: str, key: str | None = None, cachedir: str | None = None) -> bool:
         """Tell whether the key has a value; without a key, whether the bank exists."""

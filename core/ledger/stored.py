@@ -18,10 +18,6 @@ SAMPLE, WORTH = 4096, 3  # how many first bytes are compressed as a test, and by
 _SQUEEZED = b"\xc1"  # the first byte of a compressed value; the serializer never begins with it
 
 
-class _Other(Exception):
-    """The data contains one of Salt's own types."""
-
-
 def dumps(value: Any) -> bytes:
     """Return a value in the form that it has in a database."""
     data: bytes = salt.payload.dumps(value, use_bin_type=True)
@@ -51,4 +47,4 @@ def loads(data: bytes) -> Any:
 
 
 def _other(code: int, data: bytes) -> Any:
-    raise _Other
+    raise ValueError("it contains one of Salt's own types")

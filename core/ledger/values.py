@@ -119,12 +119,6 @@ def keys(tables: Tables, bank: str) -> list[str]:
     return [row[0] for row in _alive(tables, "key", "bank = ? ORDER BY key", plain_bank(bank))]
 
 
-def banks(tables: Tables, bank: str) -> list[str]:
-    """Return the names of the banks in a bank, in order."""
-    name = plain_bank(bank)
-    return _banks_between(tables, name, *below(name))
-
-
 def _banks_between(tables: Tables, name: str, low: str, high: str) -> list[str]:
     rows, start = tables.read(_BANKS, (low, high, high)), len(name) + 1
     return list(dict.fromkeys(row[0][start:].partition("/")[0] for row in rows))
@@ -132,7 +126,8 @@ def _banks_between(tables: Tables, name: str, low: str, high: str) -> list[str]:
 
 def names(tables: Tables, bank: str) -> list[str]:
     """Return the names of the keys and the banks in a bank."""
-    return list(dict.fromkeys((*keys(tables, bank), *banks(tables, bank))))
+    name = plain_bank(bank)
+    return list(dict.fromkeys((*keys(tables, name), *_banks_between(tables, name, *below(name)))))
 
 
 def outside(tables: Tables, bank: str, low: str, high: str) -> list[str]:
@@ -147,8 +142,7 @@ def banks_outside(tables: Tables, bank: str, low: str, high: str) -> list[str]:
     """As ``outside``, for the names of the banks in a bank."""
     name = plain_bank(bank)
     first, last = below(name)
-    edges = (first, f"{name}/{low}"), (f"{name}/{high}", last)
-    found = [each for pair in edges for each in _banks_between(tables, name, *pair)]
+    found = [*_banks_between(tables, name, first, first + low), *_banks_between(tables, name, first + high, last)]
     return [each for each in dict.fromkeys(found) if not low <= each <= high]
 
 

@@ -202,10 +202,7 @@ def _prepare(connection: Patient, path: pathlib.Path | None) -> None:
         raise StateError(
             f"the database has the encoding {encoding}, which cannot hold every id; make one with ENCODING 'UTF8'"
         )
-    name = name_of(connection)
-    if name is None:
-        _make(connection)
-        name = name_of(connection)
+    name = _name_of(connection)
     # Otherwise a crash of the server would lose confirmed writes, such as what is about to be published.
     connection.execute(
         "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
@@ -226,24 +223,18 @@ def _prepare(connection: Patient, path: pathlib.Path | None) -> None:
         )
 
 
-def name_of(connection: Patient) -> str | None:
-    """Return the site's name; None if there are no tables. Raises as ``_prepare``."""
-    try:
-        found = connection.execute(f"SELECT id, number FROM {SITE}".encode()).fetchone()
-    except psycopg.errors.UndefinedTable:
-        return None
-    if found is None:
-        return None
-    check_format(f"The table {SITE}", found[1], FORMAT)
-    return str(found[0])
+def _name_of(connection: Patient) -> str:
+    """Return the site's name. Missing tables are made. Raises as ``_prepare``."""
 
+    def are_there() -> bool:
+        return bool(connection.execute(f"SELECT 1 WHERE to_regclass('{SITE}') IS NOT NULL".encode()).fetchone())
 
-def _make(connection: Patient) -> None:
-    with connection.waiting(LONG), connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        # A new statement sees tables that another master has made meanwhile.
-        row = connection.execute(f"SELECT to_regclass('{SITE}') IS NOT NULL".encode()).fetchone()
-        if row and row[0]:
-            return
-        for statement in (*statements(POSTGRESQL), CREATE):
-            connection.execute(statement.encode())
+    if not are_there():
+        with connection.waiting(LONG), connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+            # A new statement sees tables that another master has made meanwhile.
+            for statement in () if are_there() else (*statements(POSTGRESQL), CREATE):
+                connection.execute(statement.encode())
+    name, number = connection.execute(f"SELECT id, number FROM {SITE}".encode()).fetchone() or (None, None)
+    check_format(f"The table {SITE}", number, FORMAT)
+    return str(name)
