@@ -7,6 +7,7 @@ from typing import Any
 
 from salt.exceptions import SaltCacheError
 
+from saltext.jobs.core.banks import plain_bank
 from saltext.jobs.core.errors import JobsError
 from saltext.jobs.core.ledger import stored, values
 from saltext.jobs.core.ledger.tables import Tables
@@ -20,7 +21,8 @@ def functions(module: str, driver: str, tables_of: Callable[..., Tables]) -> dic
 
     def do(what: str, call: Callable[..., Any], cachedir: str | None, bank: str, *args: Any) -> Any:
         try:
-            return call(tables_of(cachedir, bank), bank, *args)
+            plain = plain_bank(bank)
+            return call(tables_of(cachedir, plain), plain, *args)
         except (JobsError, OSError, ValueError, TypeError, OverflowError) as exc:
             key = args[0] if args else None
             raise SaltCacheError(
@@ -29,20 +31,20 @@ def functions(module: str, driver: str, tables_of: Callable[..., Tables]) -> dic
 
     def store(bank: str, key: str, data: Any, cachedir: str | None = None, expires: float | None = None) -> None:
         """Store ``data``, anything that Salt's serializer takes. After ``expires`` seconds it counts as absent."""
-        do("store", values.store, cachedir, bank, key, data, expires or None)
+        do("store", values.store, cachedir, bank, str(key), data, expires or None)
 
     def fetch(bank: str, key: str, cachedir: str | None = None) -> Any:
         """Return the value; ``{}`` if there is none."""
-        return do("fetch", values.fetch, cachedir, bank, key)
+        return do("fetch", values.fetch, cachedir, bank, str(key))
 
     def updated(bank: str, key: str, cachedir: str | None = None) -> int | None:
         """Return the Unix time of the last write, in whole seconds; None if there is no value."""
-        found = do("updated", values.updated, cachedir, bank, key)
+        found = do("updated", values.updated, cachedir, bank, str(key))
         return None if found is None else int(found)
 
     def flush(bank: str, key: str | None = None, cachedir: str | None = None) -> bool:
         """Remove a key; without a key, the bank and everything below it. Return whether anything was removed."""
-        return bool(do("flush", values.flush, cachedir, bank, key))
+        return bool(do("flush", values.flush, cachedir, bank, key if key is None else str(key)))
 
     def list_(bank: str, cachedir: str | None = None) -> list[str]:
         """Return the names of the keys and the banks in ``bank``."""
@@ -58,7 +60,7 @@ def functions(module: str, driver: str, tables_of: Callable[..., Tables]) -> dic
 
     def contains(bank: str, key: str | None = None, cachedir: str | None = None) -> bool:
         """Tell whether the key has a value; without a key, whether the bank exists."""
-        return bool(do("contains", values.contains, cachedir, bank, key))
+        return bool(do("contains", values.contains, cachedir, bank, key if key is None else str(key)))
 
     def clean_expired(bank: str, cachedir: str | None = None) -> None:
         """Remove the expired values of a bank."""

@@ -3,8 +3,8 @@ The values of ``cache: sqlite`` and ``cache: postgresql``: what ``salt.cache`` k
 with the driver localfs; an expired value counts as absent, by the clock of the database. Each call writes everything or
 nothing.
 
-All functions raise OSError when the database cannot be used now, StateError for an invalid bank, and whatever Salt's
-serializer raises for a value.
+Banks have their plain form (``banks.plain_bank``). All functions raise OSError when the database cannot be used now, and
+whatever Salt's serializer raises for a value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from saltext.jobs.core.banks import OF_JOBS, RETURNS, below, plain_bank
+from saltext.jobs.core.banks import OF_JOBS, RETURNS, below
 from saltext.jobs.core.ledger import stored
 from saltext.jobs.core.ledger.jobs import mark_of
 from saltext.jobs.core.ledger.tables import MOST, VALUES, Tables, marks_of, parts_of
@@ -53,7 +53,7 @@ def store(tables: Tables, bank: str, key: str, value: Any, expires: float | None
 
 def store_all(tables: Tables, items: Sequence[tuple[str, str, Any]], expires: float | None = None) -> None:
     """Store (bank, key, value) triples as a whole; for the same bank and key the last one counts."""
-    values = {(plain_bank(bank), str(key)): value for bank, key, value in items}
+    values = {(bank, key): value for bank, key, value in items}
     # in the order of all writers, so that they cannot deadlock
     rows = [_row(*place, values[place], expires) for place in sorted(values)]
     tables.run(_insert(len(rows), f"DO UPDATE SET {_NEW}"), [value for row in rows for value in row])
@@ -70,7 +70,7 @@ def _insert(count: int, conflict: str) -> str:
 
 def store_new(tables: Tables, bank: str, key: str, value: Any) -> bool:
     """Store a value if there is none, and tell whether it was stored."""
-    row = _row(plain_bank(bank), str(key), value)
+    row = _row(bank, key, value)
     count = tables.changed(_insert(1, f"DO UPDATE SET {_NEW} WHERE {VALUES}.expires <= {{now}}"), row)
     return count > 0 or (count < 0 and read_all(tables, [row[:2]]) == [row[3]])
 
@@ -83,32 +83,29 @@ def fetch(tables: Tables, bank: str, key: str) -> Any:
 
 def read_all(tables: Tables, items: Sequence[tuple[str, str]]) -> list[bytes | None]:
     """Return the stored bytes of a few (bank, key) pairs, read at one moment; None for a missing one."""
-    places = [(plain_bank(bank), str(key)) for bank, key in items]
-    any_of = " OR ".join(["(bank = ? AND key = ?)"] * len(places))
-    rows = _alive(tables, "bank, key, value", f"({any_of})", *(text for place in places for text in place))
+    any_of = " OR ".join(["(bank = ? AND key = ?)"] * len(items))
+    rows = _alive(tables, "bank, key, value", f"({any_of})", *(text for place in items for text in place))
     found = {(bank, key): value for bank, key, value in rows}
-    return [found.get(place) for place in places]
+    return [found.get(place) for place in items]
 
 
 def contains(tables: Tables, bank: str, key: str | None = None) -> bool:
     """Tell whether there is a value; without a key, whether the bank exists."""
-    name = plain_bank(bank)
     if key is None:
-        return bool(tables.read(f"SELECT 1 FROM {VALUES} WHERE {_BELOW} LIMIT 1", (name, *below(name))))
+        return bool(tables.read(f"SELECT 1 FROM {VALUES} WHERE {_BELOW} LIMIT 1", (bank, *below(bank))))
     return updated(tables, bank, key) is not None
 
 
 def updated(tables: Tables, bank: str, key: str) -> float | None:
     """Return the Unix time of the last write; None if there is no value."""
-    found = _alive(tables, "updated", "bank = ? AND key = ?", plain_bank(bank), str(key))
+    found = _alive(tables, "updated", "bank = ? AND key = ?", bank, key)
     return found[0][0] if found else None
 
 
 def flush(tables: Tables, bank: str, key: str | None = None) -> bool:
     """Remove a key; without one, the bank with all that is in and below it. Returns whether anything was there."""
-    name = plain_bank(bank)
-    its = (_BELOW, name, *below(name)) if key is None else ("bank = ? AND key = ?", name, str(key))
-    return tables.changed(f"DELETE FROM {VALUES} WHERE {its[0]}", its[1:]) != 0
+    where, place = ("bank = ? AND key = ?", (bank, key)) if key is not None else (_BELOW, (bank, *below(bank)))
+    return tables.changed(f"DELETE FROM {VALUES} WHERE {where}", place) != 0
 
 
 # -- what there is ------------------------------------------------------------------------------------------------------
@@ -116,40 +113,37 @@ def flush(tables: Tables, bank: str, key: str | None = None) -> bool:
 
 def keys(tables: Tables, bank: str) -> list[str]:
     """Return the keys of a bank, in order."""
-    return [row[0] for row in _alive(tables, "key", "bank = ? ORDER BY key", plain_bank(bank))]
+    return [row[0] for row in _alive(tables, "key", "bank = ? ORDER BY key", bank)]
 
 
-def _banks_between(tables: Tables, name: str, low: str, high: str) -> list[str]:
-    rows, start = tables.read(_BANKS, (low, high, high)), len(name) + 1
+def _banks_between(tables: Tables, bank: str, low: str, high: str) -> list[str]:
+    rows, start = tables.read(_BANKS, (low, high, high)), len(bank) + 1
     return list(dict.fromkeys(row[0][start:].partition("/")[0] for row in rows))
 
 
 def names(tables: Tables, bank: str) -> list[str]:
     """Return the names of the keys and the banks in a bank."""
-    name = plain_bank(bank)
-    return list(dict.fromkeys((*keys(tables, name), *_banks_between(tables, name, *below(name)))))
+    return list(dict.fromkeys((*keys(tables, bank), *_banks_between(tables, bank, *below(bank)))))
 
 
 def outside(tables: Tables, bank: str, low: str, high: str) -> list[str]:
     """Return the keys of a bank that are before ``low`` or after ``high``."""
     # Two statements in one: for an OR, SQLite reads all keys of the bank.
     before, after = (f"SELECT key FROM {VALUES} WHERE bank = ? AND key {sign} ?" for sign in "<>")
-    name = plain_bank(bank)
-    return [row[0] for row in tables.read(f"{before} UNION ALL {after}", (name, low, name, high))]
+    return [row[0] for row in tables.read(f"{before} UNION ALL {after}", (bank, low, bank, high))]
 
 
 def banks_outside(tables: Tables, bank: str, low: str, high: str) -> list[str]:
     """As ``outside``, for the names of the banks in a bank."""
-    name = plain_bank(bank)
-    first, last = below(name)
-    found = [*_banks_between(tables, name, first, first + low), *_banks_between(tables, name, first + high, last)]
+    first, last = below(bank)
+    found = [*_banks_between(tables, bank, first, first + low), *_banks_between(tables, bank, first + high, last)]
     return [each for each in dict.fromkeys(found) if not low <= each <= high]
 
 
 def items(tables: Tables, bank: str) -> Iterator[tuple[str, bytes]]:
     """Yield the keys of a bank, in order, with their stored bytes. Writes made meanwhile may be seen or not."""
-    name, sign, last = plain_bank(bank), ">=", ""
-    while rows := _alive(tables, "key, value", f"bank = ? AND key {sign} ? ORDER BY key LIMIT {MOST}", name, last):
+    sign, last = ">=", ""
+    while rows := _alive(tables, "key, value", f"bank = ? AND key {sign} ? ORDER BY key LIMIT {MOST}", bank, last):
         yield from rows
         sign, last = ">", rows[-1][0]
 
@@ -158,21 +152,21 @@ def pick(tables: Tables, bank: str, wanted: Iterable[str]) -> Iterator[tuple[str
     """Yield those of some keys that have a value, in the given order, with their stored bytes."""
     for part in parts_of(list(wanted)):
         where = f"bank = ? AND key IN ({marks_of(part)})"
-        found = dict(_alive(tables, "key, value", where, plain_bank(bank), *part))
+        found = dict(_alive(tables, "key, value", where, bank, *part))
         yield from ((key, found[key]) for key in part if key in found)
 
 
 def clean_expired(tables: Tables, bank: str) -> None:
     """Remove the expired values of a bank."""
-    where, name = f"{VALUES} WHERE bank = ? AND expires <= {{now}}", plain_bank(bank)
-    if tables.read(f"SELECT 1 FROM {where} LIMIT 1", (name,)):  # usually nothing has expired, and no writer has to wait
-        tables.run(f"DELETE FROM {where}", (name,))
+    where = f"{VALUES} WHERE bank = ? AND expires <= {{now}}"
+    if tables.read(f"SELECT 1 FROM {where} LIMIT 1", (bank,)):  # usually nothing has expired, and no writer has to wait
+        tables.run(f"DELETE FROM {where}", (bank,))
 
 
 def count_below(tables: Tables, bank: str) -> int:
     """Return how many keys the banks below a bank have, expired ones too."""
     query = f"SELECT count(*) FROM {VALUES} WHERE bank > ? AND bank < ?"
-    return int(tables.read(query, below(plain_bank(bank)))[0][0])
+    return int(tables.read(query, below(bank))[0][0])
 
 
 # -- old ones -----------------------------------------------------------------------------------------------------------
