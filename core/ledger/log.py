@@ -40,7 +40,9 @@ _BYTES = (
     f"SELECT avg(length(body)) + {_MORE} FROM (SELECT body FROM {LOG} ORDER BY place DESC LIMIT {_SAMPLE}) AS newest"
 )
 _BEFORE = f"SELECT place FROM {LOG} ORDER BY place DESC LIMIT 1 OFFSET ?"
-_OLD = f"SELECT max(place) FROM (SELECT place FROM {LOG} WHERE place <= ({_BEFORE}) ORDER BY place LIMIT {_SWEPT}) AS old"
+_OLD = (
+    f"SELECT max(place) FROM (SELECT place FROM {LOG} WHERE place <= ({_BEFORE}) ORDER BY place LIMIT {_SWEPT}) AS old"
+)
 _REMOVE = f"DELETE FROM {LOG} WHERE place <= ?"
 _REMOVED = f"UPDATE {SITE} SET removed = ? WHERE removed < ?"
 _GAP = "", "", "", None

@@ -196,7 +196,7 @@ class Rows:
 
         def work() -> None:
             gone = [key for key, rest in changes.items() if rest is None]
-            for some in _parts(gone):
+            for some in parts_of(gone, _AT_ONCE):
                 tables.run(f"DELETE FROM {self} WHERE {' OR '.join([f'({self.of})'] * len(some))}", _flat(some))
             self._put(tables, {key: rest for key, rest in changes.items() if rest is not None}, self._or_update)
 
@@ -206,7 +206,7 @@ class Rows:
         found = []
         for key, (*more, body) in rows.items():
             found.append((*key, *more, None if body is None else tables.seal.put(body, self.table, *key)))
-        for some in _parts(found):
+        for some in parts_of(found, _AT_ONCE):
             tables.run(f"{self._insert} {', '.join([self._row] * len(some))} {conflict}", _flat(some), durable)
 
     def read(self, tables: Tables, where: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -216,10 +216,6 @@ class Rows:
             (*row[:-1], None if row[-1] is None else tables.seal.take(row[-1], self.table, *row[:size]))
             for row in tables.read(self._select + where, values)
         ]
-
-
-def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (rows[first : first + _AT_ONCE] for first in range(0, len(rows), _AT_ONCE))
 
 
 def _flat(rows: Iterable[Iterable[Any]]) -> list[Any]:
@@ -256,9 +252,9 @@ def marks_of(values: Iterable[Any]) -> str:
     return ", ".join("?" for _ in values)
 
 
-def parts_of(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield the values for one query after the other."""
-    return (values[start : start + MOST] for start in range(0, len(values), MOST))
+def parts_of(values: Sequence[Any], most: int = MOST) -> Iterator[Sequence[Any]]:
+    """Yield the values, or rows, for one statement after the other."""
+    return (values[first : first + most] for first in range(0, len(values), most))
 
 
 _TEXT, _INTEGER, _TIME = "{text} NOT NULL", "integer NOT NULL", "double precision NOT NULL"

@@ -156,7 +156,10 @@ class Connections:
     """
 
     def __init__(
-        self, parameters: Mapping[str, Any], timeout: float, prepare: Callable[[Patient], None] = lambda connection: None
+        self,
+        parameters: Mapping[str, Any],
+        timeout: float,
+        prepare: Callable[[Patient], None] = lambda connection: None,
     ) -> None:
         self._parameters, self._timeout, self._prepare = parameters, timeout, prepare
         self._longest = float(parameters["connect_timeout"])  # seconds for which it tries to connect

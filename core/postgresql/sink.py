@@ -43,7 +43,8 @@ _NO_WAIT = "SET LOCAL lock_timeout = 500"
 _DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 #: The number of the advisory lock under which tables are made: several masters may start at once.
 _LOCK = 7305805921
-_EXISTS = "SELECT to_regclass(%s) IS NOT NULL"
+# It reads a table, so that a session learns what others have committed since its transaction began.
+_EXISTS = "SELECT count(*) FROM pg_class WHERE oid = to_regclass(%s)"
 _HAS_INDEX = """
     SELECT EXISTS (
         SELECT FROM pg_index AS i

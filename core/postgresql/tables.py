@@ -32,6 +32,8 @@ _WAIT = b"SELECT pg_logical_emit_message(true, 'saltext_jobs', '')"
 _LEADER = f"SELECT leader FROM {LEASES} WHERE engine = ?"
 _LEAD = f"""SELECT leader, extract(epoch FROM clock_timestamp() - nullif(alive, '-infinity'))::float8,
     extract(epoch FROM until - clock_timestamp())::float8 FROM {LEASES} WHERE engine = ? AND until > clock_timestamp()"""
+# It reads a table, so that a session learns what others have committed since its transaction began.
+_ARE_THERE = f"SELECT 1 FROM pg_class WHERE oid = to_regclass('{SITE}')".encode()
 _SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY(?)"
 _REPLICAS = "SELECT count(*) FROM pg_stat_replication"
 _MOST_SERVERS = 8
@@ -227,7 +229,7 @@ def _name_of(connection: Patient) -> str:
     """Return the site's name. Missing tables are made. Raises as ``_prepare``."""
 
     def are_there() -> bool:
-        return bool(connection.execute(f"SELECT 1 WHERE to_regclass('{SITE}') IS NOT NULL".encode()).fetchone())
+        return bool(connection.execute(_ARE_THERE).rowcount)
 
     if not are_there():
         with connection.waiting(LONG), connection.transaction():

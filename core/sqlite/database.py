@@ -1,9 +1,9 @@
 """
 One SQLite file that many processes and threads use at once: their connections, and how these read and write.
 
-All threads of a process share one connection, and use it one after the other. It is closed before a fork: to SQLite, a forked
-process has all locks of the connections that it inherits, and to the system it has none. A connection to a file that was
-replaced since must never be used again, nor closed, because that could remove the ``-wal`` of the new one.
+All threads of a process share one connection, and use it one after the other. It is closed before a fork: to SQLite, a
+forked process has the locks of each connection that it inherits, and to the system it has none. A connection to a file that
+was replaced since must never be used again, nor closed, because that could remove the ``-wal`` of the new one.
 
 Beside the database lie SQLite's ``-wal`` and ``-shm``, and ``.lock``, held while a file is made or set aside (``file.py``).
 """

@@ -16,8 +16,8 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core.banks import LOADS, RETURNS
 from saltext.jobs.core.ledger import jobs, stored, values
-from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.ledger.jobs import JobTally, Named
+from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.sqlite.tables import SqliteTables
 from saltext.jobs.core.store.drivers import ABSENT, ALL, LAST, Driver, Undecodable, Wanted
 

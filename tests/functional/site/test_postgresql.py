@@ -47,8 +47,6 @@ def lease_of(site, master, **more):
     return TableLease(site, ENGINE, master, **more)
 
 
-
-
 def test_a_leader_publishes_until_some_seconds_before_its_lease_ends(site):
     clock = Clock()
     lease = lease_of(site, "a", clock=clock)

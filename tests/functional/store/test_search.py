@@ -16,8 +16,8 @@ from salt.exceptions import SaltException
 
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger.jobs import failed as failed_jids
-from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.ledger.jobs import has_failed
+from saltext.jobs.core.ledger.tables import VALUES
 from saltext.jobs.core.store import search as searching
 from tests.functional.cache_servers import cache_servers, driver_options  # noqa: F401 (a fixture)
 from tests.functional.store.banks import banks_of
