@@ -51,7 +51,7 @@ from saltext.jobs.core.recorder.reading import outbox_of
 from saltext.jobs.core.recorder.recipients import Send, ToPeople, ToReturner
 from saltext.jobs.core.recorder.returner import NOTICES, ReturnerModule, notices_of, settings_of
 from saltext.jobs.core.recorder.shell import RecorderShell
-from saltext.jobs.core.recorder.watch import Sights, Watch, known_of
+from saltext.jobs.core.recorder.watch import Look, Watch, known_of
 from saltext.jobs.core.recorder.webhook import Webhook
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
@@ -69,6 +69,8 @@ __opts__: Mapping[str, Any]
 _PATIENCE = 30.0
 #: Most seconds before a notice that did not arrive is sent again.
 _LONGEST = 300.0
+#: Seconds between two looks at batches, at the retry queue and at the engines.
+_BATCHES, _QUEUE, _ENGINES = 2.0, 15.0, 5.0
 #: Kinds of notices after which nothing is wrong.
 _GOOD = ("recovered", "test")
 
@@ -102,7 +104,7 @@ def _wired(settings: RecorderSettings, loop: Any, lease: Lease) -> RecorderShell
     if targets:
         socket.setdefaulttimeout(_PATIENCE)
         reported = Reported(opts["id"], notices.kinds, notices.console, known_of(tables))
-        watch = Watch(_sights(opts, tables), reported, targets, tables, lease)
+        watch = Watch(_looks(opts, tables, reported), reported, targets, tables)
     bus = Bus(opts, loop, JOB_RECORDER)
     service = Service(opts, JOB_RECORDER, loop, lease)
     return RecorderShell(loop, clock, bus, service, [*consumers, *targets], watch)
@@ -134,16 +136,23 @@ def _to_returner(master: str, returner: ReturnerModule) -> Send:
     return send
 
 
-def _sights(opts: Mapping[str, Any], tables: Tables) -> Sights:
+def _looks(opts: Mapping[str, Any], tables: Tables, reported: Reported) -> dict[str, tuple[Look, float]]:
     store, queue = BatchStore(opts), RetryStore(tables) if is_configured(opts, JOB_RETRY) else None
-    return Sights(
-        jids=lambda: store.jids(Kind.OPEN, Kind.ENDED),
-        look=lambda jid: _look(store, jid),
-        given_up=lambda: {} if queue is None else _given_up(queue),
-        silent=lambda: {
-            name: lead.hangs if (lead := tables.lead(name)) else 0.0 for name in (BATCH_MANAGER, JOB_RETRY)
-        },
-    )
+
+    def batches(now: float) -> None:
+        jids = store.jids(Kind.OPEN, Kind.ENDED)
+        seen = {jid: found for jid in reported.to_read(jids) if (found := _look(store, jid))}
+        reported.take_batches(seen, jids, now)
+
+    def owed(now: float) -> None:
+        reported.take_given_up({} if queue is None else _given_up(queue), now)
+
+    def others(now: float) -> None:
+        for name in (BATCH_MANAGER, JOB_RETRY):
+            lead = tables.lead(name)
+            reported.take_engine(name, lead.hangs if lead else 0.0, now)
+
+    return {"batches": (batches, _BATCHES), "owed jobs": (owed, _QUEUE), "engines": (others, _ENGINES)}
 
 
 def _look(store: BatchStore, jid: str) -> Seen | None:

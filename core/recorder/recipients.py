@@ -33,8 +33,8 @@ log = lines.logger(__name__)
 LOAD, RETURN, NOTICE = "load", "ret", "notice"
 #: Returns that are looked up at once, and bytes after which a round has enough.
 _LOOKED_UP, _BYTES = 25, 8 << 20
-#: Jobs that are remembered, and jobs whose load this returner has, as it is remembered; after a further one none is.
-_JOBS, _LOADS = 1000, 20_000
+#: Jobs that are remembered; after a further one none is.
+_JOBS = 1000
 #: Seconds after which the job cache has what the log has, if it is elsewhere: as a rule, and at the latest.
 SETTLED, _LATE = 1.0, 30.0
 #: Seconds after which a notice that did not arrive is given up.
@@ -56,6 +56,7 @@ class Job(NamedTuple):
     arguments: Any
     is_wanted: bool  # it is recorded
     is_published: bool  # by a master: then the log has its publish
+    has_load: bool = False  # this returner has its load
 
 
 class ToReturner:
@@ -66,7 +67,7 @@ class ToReturner:
 
     def __init__(self, returner: ReturnerModule, opts: Mapping[str, Any], settings: RecorderSettings) -> None:
         self.returner, self.store, self._settings = returner, store_of(opts), settings
-        self._jobs, self._loads = dict[str, Job](), set[str]()
+        self._jobs = dict[str, Job]()
         self._held: dict[str, Mapping[str, Any]] = {}  # the returns that it has, of jobs of this round
         self._quiet = Quiet(log)
 
@@ -99,9 +100,9 @@ class ToReturner:
     def _parcel(self, row: Row, data: Mapping[str, Any] | None) -> Parcel:
         kind, jid, minion = row.key
         job = self._job(jid)
-        if not job.is_wanted or (kind == LOAD and jid in self._loads):
+        if not job.is_wanted or (kind == LOAD and job.has_load):
             return ()
-        load = self._load(jid) if kind == LOAD or not (job.is_published or jid in self._loads) else {}
+        load = self._load(jid) if kind == LOAD or not (job.is_published or job.has_load) else {}
         entries = [{"kind": "load", "time": row.at, "jid": jid, "data": load}] if load else []
         if kind == LOAD:
             return entries or None
@@ -130,10 +131,9 @@ class ToReturner:
             for key, parcel in parcels.items():
                 if not (in_doubt and self._has(key)):
                     self._store(parcel)
-        if len(self._loads) >= _LOADS:
-            self._loads.clear()
-        taken = (parcel for key, parcel in parcels.items() if key not in refused)
-        self._loads.update(entry["jid"] for parcel in taken for entry in parcel if entry["kind"] == "load")
+        taken = (entry for key, parcel in parcels.items() if key not in refused for entry in parcel)
+        for jid in {entry["jid"] for entry in taken if entry["kind"] == "load"} & self._jobs.keys():
+            self._jobs[jid] = self._jobs[jid]._replace(has_load=True)
         return refused
 
     def _has(self, key: Key) -> bool:

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import salt.payload
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine.loop import Worker
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.ledger.outbox import Key, Row
 from saltext.jobs.core.ledger.tables import META, Tables
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.recorder.consumer import Consumer
-from saltext.jobs.core.recorder.notices import TEST, GivenUp, Reported, Seen
+from saltext.jobs.core.recorder.notices import TEST, Reported
 from saltext.jobs.core.recorder.recipients import NOTICE
 
 log = lines.logger(__name__)
 
-#: Seconds from one turn to the next, and between two looks at batches, at the retry queue and at the engines.
-_TURN, _BATCHES, _QUEUE, _ENGINES = 1.0, 2.0, 15.0, 5.0
+#: Seconds from one turn to the next.
+_TURN = 1.0
 #: A pause is at least _TIMES times as long as the look took, for the sake of a large fleet; but at most _LONGEST seconds,
 #: since a look also takes long where the database or the machine stands still.
 _TIMES, _LONGEST = 50.0, 300.0
@@ -39,13 +38,8 @@ _REPORTED = "reported"
 _TEST = Key(NOTICE, TEST)
 
 
-class Sights(NamedTuple):
-    """What the watch looks at; all of it blocks, and raises if it cannot be read."""
-
-    jids: Callable[[], list[str]]  # of all batches
-    look: Callable[[str], Seen | None]  # how a batch stands; None if it is damaged
-    given_up: Callable[[], Mapping[str, GivenUp]]  # the owed jobs that were given up, by jid
-    silent: Callable[[], Mapping[str, float]]  # for how many seconds each engine has not answered; 0 if it has
+#: Takes the present state of something into what was reported, at a Unix time. It blocks, and raises if it cannot be read.
+Look: TypeAlias = Callable[[float], None]
 
 
 def known_of(tables: Tables) -> dict[str, Any] | None:
@@ -59,23 +53,16 @@ def known_of(tables: Tables) -> dict[str, Any] | None:
 
 
 class Watch:
-    """Puts notices into the outboxes of ``targets``, and notes in the ``tables`` what was ``reported``."""
+    """
+    Puts notices into the outboxes of ``targets``, and notes in the ``tables`` what was ``reported``. ``looks``: by what they
+    look at, with the seconds between two of them.
+    """
 
     def __init__(
-        self,
-        sights: Sights,
-        reported: Reported,
-        targets: Sequence[Consumer],
-        tables: Tables,
-        lease: Lease | None = None,
+        self, looks: Mapping[str, tuple[Look, float]], reported: Reported, targets: Sequence[Consumer], tables: Tables
     ) -> None:
-        self._sights, self._reported, self.targets, self._tables, self._lease = sights, reported, targets, tables, lease
+        self._looks, self._reported, self.targets, self._tables = looks, reported, targets, tables
         self._quiet = Quiet(log)
-        self._looks = {
-            "batches": (self._batches, _BATCHES),
-            "owed jobs": (self._queue, _QUEUE),
-            "engines": (self._engines, _ENGINES),
-        }
         self._due = dict.fromkeys(self._looks, 0.0)  # when to look next, by what time.monotonic() says
         self._kept, self._rows = b"", list[Row]()
         self.is_closed = False
@@ -114,18 +101,6 @@ class Watch:
             self._due[what] = time.monotonic() + pause
         self._keep()
 
-    def _batches(self, now: float) -> None:
-        jids = self._sights.jids()
-        seen = {jid: found for jid in self._reported.to_read(jids) if (found := self._sights.look(jid))}
-        self._reported.take_batches(seen, jids, now)
-
-    def _queue(self, now: float) -> None:
-        self._reported.take_given_up(self._sights.given_up(), now)
-
-    def _engines(self, now: float) -> None:
-        for name, silent in self._sights.silent().items():
-            self._reported.take_engine(name, silent, now)
-
     def _keep(self) -> None:
         """Keep what was reported, and the notices about it. :raises OSError: if it fails; the next call keeps them."""
         for notice in self._reported.written():
@@ -135,11 +110,11 @@ class Watch:
         known: bytes = salt.payload.dumps(self._reported.record())
         if known == self._kept and not self._rows:
             return
-        gone = self._tables.together(lambda: self._write(known), self._lease, durable=True)
+        gone = self._tables.together(lambda: self._write(known), durable=True)
         self._kept, self._rows = known, []
         for target, count in zip(self.targets, gone, strict=True):
             target.lose(count)
 
     def _write(self, known: bytes) -> list[int]:
         META.keep(self._tables, JOB_RECORDER, _REPORTED, known)
-        return [target.outbox.push(self._rows, MOST) for target in self.targets]
+        return [target.outbox.push(self._rows, MOST) for target in self.targets]  # each checks that this process leads

@@ -94,7 +94,7 @@ ALL = Wanted()
 class Driver:
     """A driver that Salt loads: the one that ``cache:`` names."""
 
-    is_plain = True  # ``store_new`` needs a lock, and ``banks`` may not list the jobs that have returns
+    is_plain = True  # ``store_new`` needs a lock, and it may not be known which jobs have returns
     removes_safely = False  # jobs are removed in transactions of the driver; else each is removed under its lock
     folder = ""  # the directory in which jobs are stored; empty if a server stores them
     patience = OUTAGE_SECONDS  # seconds for which a server may be away before a call fails
@@ -196,10 +196,6 @@ class Driver:
         """Return the keys in ``bank``, with its sub-banks if the driver lists them; none if the driver cannot tell."""
         return [name for name in self._call("list", bank) or () if isinstance(name, str)]
 
-    def banks(self, bank: str) -> list[str]:
-        """Return the names of the banks in ``bank``; none if the driver cannot tell."""
-        return self.keys(bank)
-
     def fetch_each(self, bank: str, keys: Iterable[str] | None = None) -> Iterator[tuple[str, Any]]:
         """Yield (key, value) of those of ``keys`` (default: all) that exist; a value that cannot be read is its error."""
         for key in self.keys(bank) if keys is None else keys:
@@ -265,8 +261,9 @@ class Driver:
         return sorted(self.keys(LOADS))[:count]
 
     def outside(self, bank: str, low: str, high: str) -> list[str]:
-        """Return the keys in a bank that are before ``low`` or after ``high``; of ``RETURNS`` the names of its banks."""
-        return [key for key in (self.banks if bank == RETURNS else self.keys)(bank) if not low <= key <= high]
+        """Return the keys in a bank before ``low`` or after ``high``; of ``RETURNS`` its banks, but see ``is_plain``."""
+        names = self._call("names", bank) if bank == RETURNS else self.keys(bank)
+        return [name for name in names if not low <= name <= high]
 
     def tallies(self, jids: Sequence[str], named: Named | None) -> Mapping[str, JobTally]:
         """Return the tallies of those jobs for which they are known without a search; ``named`` is that of ``tally_of``."""
@@ -326,9 +323,6 @@ class Local(Driver):
 
     def store_new(self, bank: str, key: str, value: Any) -> bool:
         return bool(self._call("store_new", bank, key, value))
-
-    def banks(self, bank: str) -> list[str]:
-        return list(self._call("names", bank))
 
     def _read(self, bank: str, key: str) -> Any:
         try:

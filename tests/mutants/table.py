@@ -424,7 +424,7 @@ _TABLE = (
     (
         "a load is recorded with each return",
         "core/recorder/recipients.py",
-        "not (job.is_published or jid in self._loads)",
+        "not (job.is_published or job.has_load)",
         "True",
         "tests/functional/recorder/test_recording.py::test_a_load_is_recorded_once_over_restarts",
     ),

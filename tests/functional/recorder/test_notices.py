@@ -22,7 +22,7 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.ledger.outbox import Key, Row
 from saltext.jobs.core.recorder.notices import Reported
 from saltext.jobs.core.recorder.reading import outbox_of
-from saltext.jobs.core.recorder.watch import Sights, Watch, known_of
+from saltext.jobs.core.recorder.watch import Watch, known_of
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.site import site_of
 from tests.event_bus import event_bus, options
@@ -194,12 +194,11 @@ def test_it_looks_again_soon_after_a_look_that_failed_and_within_minutes_after_o
     for name, real in (("monotonic", time.monotonic), ("time", time.time)):  # loops of Salt 3006 go by the second one
         monkeypatch.setattr(time, name, lambda real=real: real() + later[0] * (threading.current_thread() is here))
 
-    def jids():
+    def look(now):
         looks.append("look")
         later[0] += 60  # the database was away, or the machine stood still
         if len(looks) == 1:
             raise OSError("away")
-        return []
 
     async def pass_seconds(count):
         for _ in range(0, count, 5):
@@ -207,7 +206,7 @@ def test_it_looks_again_soon_after_a_look_that_failed_and_within_minutes_after_o
             await compat.sleep(0.01)
 
     tables = site_of(options_in(tmp_path, cache="sqlite"))
-    watch = Watch(Sights(jids, str, dict, dict), Reported("master", (), "", None), (), tables)
+    watch = Watch({"batches": (look, 2.0)}, Reported("master", (), "", None), (), tables)
     loop = compat.new_loop()
     loop.spawn_callback(watch.run, AtOnce())
     loop.run_sync(functools.partial(pass_seconds, 10))
