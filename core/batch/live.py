@@ -2,8 +2,8 @@
 The batches that an engine carries out: each with its machine and its alarm, the turns in which they are written, the room
 that each gets beside the others, and the ports to the world.
 
-What a fact has changed is written, together with the changes of other batches. Effects that change something outside come
-after that; if it cannot be written, all effects wait. It holds no policy about minions, and must never wait for the disk.
+What a fact has changed is written, together with the changes of other batches. Effects come after that; if it cannot be
+written, they wait. It holds no policy about minions, and must never wait for the disk.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ from saltext.jobs.core.ledger.batches import Change
 from saltext.jobs.core.ledger.log import Reader
 
 log = lines.logger(__name__)
-
-#: Effects that change something at minions, or tell others, who then look into the rows.
-_DURABLE = (facts.Publish, facts.Kill, facts.Check, facts.Announce)
 
 #: Seconds by which the wall clock may drift from the engine's before windows are looked at again.
 CLOCK_SLACK = 0.5
@@ -130,11 +127,9 @@ class Turns:
             self._loop.call_later(GATHER, self._announce)
         self._in_progress[live] = None
         self._writer.put([live])
-        if live.batch.finished or self._writer.is_awaited or any(isinstance(effect, _DURABLE) for effect in effects):
+        if effects or live.batch.finished:
             live.waiting += 1
             self._writer.when_durable(lambda: self._written(live, effects))
-        elif effects:
-            self._perform(live, effects)
 
     def _written(self, live: Live, effects: Sequence[facts.Effect]) -> None:
         live.waiting -= 1

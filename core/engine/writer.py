@@ -71,10 +71,6 @@ class Writer(Generic[K, C]):
         await done
 
     @property
-    def is_awaited(self) -> bool:
-        return bool(self._calls) or self._is_failing
-
-    @property
     def idle(self) -> bool:
         return self._timer is None and not self._is_busy
 

@@ -68,8 +68,8 @@ _TABLE = (
     (
         "a job is published before it is written down",
         "core/batch/live.py",
-        "_DURABLE = (facts.Publish, facts.Kill,",
-        "_DURABLE = (facts.Kill,",
+        "self._writer.when_durable(lambda: self._written(live, effects))",
+        "self._written(live, effects)",
         "tests/unit/batch/test_shell_start.py -k published_is_on_the_disk_before",
     ),
     (
