@@ -61,7 +61,6 @@ class Live:
 
     def __init__(self, batch: Batch, ports: Ports, turns: Turns, room: Sharing) -> None:
         self.batch, self.jid = batch, batch.spec.jid
-        self.functions = function_of({"fun": batch.spec.fun})  # as a return names them
         self._ports, self._turns, self._room = ports, turns, room
         self._alarm = Alarm(ports.loop, ports.clock, lambda: self.step(facts.Tick()))
         self.waiting = 0  # how many of its facts have effects that wait for the disk

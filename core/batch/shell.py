@@ -7,7 +7,6 @@ acts on it; ``effects.py`` performs effects.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -69,7 +68,7 @@ class BatchShell:
         settled_at = self._ports.clock.now() + left if left > 0 else 0.0
         for live in list(self.live.values()):
             live.step(facts.Recovered(settled_at, self._ports.is_takeover))
-        control = {verb: functools.partial(self._control, verb) for verb in ("stop", "pause", "resume", "approve")}
+        control = dict.fromkeys(("stop", "pause", "resume", "approve"), self._control)
         # What a batch was about to send when it is stopped here is not sent.
         self.service.serve({"start": self._start_batch, **control}, self._turns.answer)
         self._maintain()
@@ -135,7 +134,7 @@ class BatchShell:
     def functions_of(self, jid: str, minion: str) -> str | None:
         """Return the functions of a batch that waits for this return, or None."""
         live = self.live.get(jid)
-        return live.functions if live is not None and live.batch.wants_return(minion) else None
+        return events.function_of({"fun": live.batch.spec.fun}) if live and live.batch.wants_return(minion) else None
 
     @property
     def is_idle(self) -> bool:
@@ -172,9 +171,9 @@ class BatchShell:
     # -- requests -----------------------------------------------------------------------------------------------------
     # Each gives its batch a fact at once. Answer and changes are written together.
 
-    def _control(self, verb: str, request: Mapping[str, Any]) -> Any:
-        user, kill = str(request.get("user", "")), bool(request.get("kill"))
-        fact = facts.Requested(verb, user, kill, int(request.get("stage", 0)))
+    def _control(self, request: Mapping[str, Any]) -> bool:
+        verb, user = request["do"], str(request.get("user", ""))
+        fact = facts.Requested(verb, user, bool(request.get("kill")), int(request.get("stage", 0)))
         live = self.live.get(str(request.get("jid")))
         if live is None or not live.step(fact):
             return False
@@ -258,7 +257,7 @@ class BatchShell:
     def _adopt_all(self) -> None:
         """Take in the batches that are on the disk: all, or none if one cannot be read now."""
         found, store = [], self._ports.store
-        store.database = store.name()
+        store.is_another()
         for jid in store.jids(Kind.OPEN):
             try:
                 found.append(store.read(jid))
@@ -271,11 +270,9 @@ class BatchShell:
 
     def _look_at_store(self) -> None:
         """If another database is there than before (a damaged one was replaced), write all batches into it."""
-        store, name = self._ports.store, self._ports.store.name()
-        if name == store.database:
+        if not self._ports.store.is_another():
             return
         log.error("The batches have another database than before; what the engine knows is written into it")
-        store.database = name
         for live in self.live.values():
             live.batch.touched.update(live.batch.members)
             self._turns.took(live, ())

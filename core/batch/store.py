@@ -58,10 +58,6 @@ class BatchStore(Batches):
         super().__init__(site_of(opts), lease)
         self._opts = opts
 
-    def name(self) -> str:
-        """Return the name of the database; another one has none of these batches."""
-        return self._tables.name()
-
     def read(self, jid: str) -> Batch | None:
         """
         Return the batch of a jid, which may be anything; None if there is none. :raises StateError: if it is damaged, or was

@@ -61,6 +61,11 @@ class Batches:
     def __init__(self, tables: Tables, lease: Lease | None = None) -> None:
         self._tables, self._lease, self.database = tables, lease, ""
 
+    def is_another(self) -> bool:
+        """Tell whether the database is another one than at the last call. From now on it is the one to write into."""
+        before, self.database = self.database, self._tables.name()
+        return before not in ("", self.database)
+
     def write(
         self, changes: Iterable[Change], durable: bool = True, answers: Mapping[str, bytes] = MappingProxyType({})
     ) -> None:
