@@ -112,13 +112,8 @@ class Turns:
             lambda changed: [change_of(live.batch) for live in changed],
             ports.store.write,
         )
-        self.answer, self.close = self._writer.answer, self._writer.close
+        self.answer, self.durable, self.close = self._writer.answer, self._writer.durable, self._writer.close
         self._in_progress: dict[Live, None] = {}  # since progress was announced
-
-    async def durable(self, live: Live) -> None:
-        """Return once all facts of a batch so far are durable, and their effects are done or under way."""
-        self._writer.put([live])
-        await self._writer.durable()
 
     def took(self, live: Live, effects: Sequence[facts.Effect]) -> None:
         """A batch has taken a fact that calls for these effects."""

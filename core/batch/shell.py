@@ -209,7 +209,8 @@ class BatchShell:
             await effects.store_load(ports, spec)
         self._check_number(spec)  # others may have been taken in meanwhile
         live = self._take_in(Batch(dataclasses.replace(spec, acks=ports.acks), ports.clock.now()))
-        await self._turns.durable(live)
+        self._turns.took(live, ())
+        await self._turns.durable()
         live.step(facts.Tick())
         log.info(
             "Batch %s: %s on %s, started by %s", spec.jid, spec.fun, counted(len(spec.minions), "minion"), spec.user
@@ -288,11 +289,12 @@ class BatchShell:
         effects.perform(self._ports, live, wanted)
         if live.batch.finished and not (live.waiting or live.batch.closed):
             live.batch.closed = True
+            self._turns.took(live, ())
             self._ports.loop.spawn_callback(self._close_down, live)
 
     async def _close_down(self, live: Live) -> None:
         """Close a batch: from now on no engine drives it."""
-        await self._turns.durable(live)
+        await self._turns.durable()
         live.close()
         del self.live[live.jid]
         self._count(live)
