@@ -52,12 +52,11 @@ def perform(ports: Ports, live: Live, effects: Sequence[facts.Effect]) -> None:
             log.exception("Batch %s: %s cannot be done", live.jid, type(effect).__name__)
 
 
-async def _carry_out(ports: Ports, live: Live, effect: facts.Effect) -> None:
+async def _carry_out(ports: Ports, live: Live, effect: facts.OfMinions) -> None:
     while not live.gone:
         try:
-            fact = await _EFFECTS[type(effect)](ports, live, effect)
-            if fact is not None:
-                live.step(fact)
+            found = await _EFFECTS[type(effect)](ports, live, effect)
+            live.step(found if isinstance(found, facts.Fact) else facts.Done(effect, found))
             return
         except Exception as exc:
             if isinstance(exc, JobCacheError):
@@ -72,7 +71,7 @@ async def _carry_out(ports: Ports, live: Live, effect: facts.Effect) -> None:
             await compat.sleep(RETRY_PAUSE)
 
 
-async def _ping(ports: Ports, live: Live, effect: facts.Ping) -> facts.Fact:
+async def _ping(ports: Ports, live: Live, effect: facts.Ping) -> str:
     def told(answers: Collection[str]) -> None:
         live.step(facts.Pinged(tuple(sorted(answers))))
 
@@ -81,8 +80,8 @@ async def _ping(ports: Ports, live: Live, effect: facts.Ping) -> facts.Fact:
     except NoMinionMatched:
         pass
     except (PublishFailed, JobCacheError) as exc:
-        return facts.Pinged(failure=str(exc))
-    return facts.Pinged()
+        return str(exc)
+    return ""
 
 
 async def _publish(ports: Ports, live: Live, effect: facts.Publish) -> facts.Fact:
@@ -133,7 +132,7 @@ async def store_load(ports: Ports, spec: Spec) -> None:
 
 async def _ask(ports: Ports, live: Live, effect: facts.Ask) -> Answers:
     async def take(answers: Awaitable[Answers]) -> None:
-        live.step(await answers)
+        live.step(facts.Done(effect, await answers))
 
     def told(answers: Awaitable[Answers]) -> None:
         ports.loop.spawn_callback(take, answers)
@@ -149,34 +148,35 @@ async def _ask(ports: Ports, live: Live, effect: facts.Ask) -> Answers:
         return Answers({Evidence.UNASKED: frozenset(minions)})
 
 
-async def _kill(ports: Ports, live: Live, effect: facts.Kill) -> None:
+async def _kill(ports: Ports, live: Live, effect: facts.Kill) -> tuple[str, ...]:
     def told(reached: tuple[str, ...]) -> None:
-        live.step(facts.Killed(reached))
+        live.step(facts.Done(effect, reached))
 
     timeout = live.batch.spec.gather_job_timeout
     try:
         await ports.questions.kill_job(live.jid, effect.minions, timeout, told, effect.gently)
     except (PublishFailed, JobCacheError) as exc:
         log.warning("Batch %s: a kill on %s failed: %s", live.jid, counted(len(effect.minions), "minion"), exc)
+    return ()
 
 
-async def _check_rights(ports: Ports, live: Live, effect: facts.CheckRights) -> facts.Fact:
+async def _check_rights(ports: Ports, live: Live, effect: facts.CheckRights) -> tuple[str, str]:
     try:
         reason = await ports.rights_worker.call(ports.permission.lacking, live.batch.spec, effect.minions)
     except Exception as exc:  # an eauth module may raise any exception of its client library
         log.error("Batch %s waits, since it is not known whether its owner may still run it: %s", live.jid, exc)
-        return facts.RightsChecked(trouble=f"{type(exc).__name__}: {exc}")
+        return "", f"{type(exc).__name__}: {exc}"
     if reason:
         log.warning("Batch %s pauses: %s", live.jid, reason)
-    return facts.RightsChecked(reason)
+    return reason, ""
 
 
-async def _check(ports: Ports, live: Live, effect: facts.Check) -> facts.Fact:
+async def _check(ports: Ports, live: Live, effect: facts.Check) -> str:
     ask = _ask_runner if live.batch.spec.check["kind"] == "runner" else _ask_minions
     reason = await ask(ports, live, effect)
     if reason:
         log.warning("Batch %s: the check of stage %d was not passed: %s", live.jid, effect.stage + 1, reason)
-    return facts.Checked(effect.stage, reason)
+    return reason
 
 
 async def _ask_runner(ports: Ports, live: Live, effect: facts.Check) -> str:
@@ -213,12 +213,12 @@ async def _ask_minions(ports: Ports, live: Live, effect: facts.Check) -> str:
     return some(told, _MOST_TOLD)
 
 
-async def _look_up(ports: Ports, live: Live, effect: facts.LookUp) -> facts.Fact:
+async def _look_up(ports: Ports, live: Live, effect: facts.LookUp) -> dict[str, int]:
     """Look for returns. It is repeated until it succeeds: no minion is given up because of a failed look."""
     found = await ports.cache_worker.call(ports.returns.of, live.jid, effect.minions)
     for minion in await _restarted(ports, live, [name for name in effect.minions if name not in found]):
         live.step(facts.Started(minion))
-    return facts.LookedUp(() if effect.extra else effect.minions, tuple(found.items()))
+    return found
 
 
 async def _restarted(ports: Ports, live: Live, minions: Iterable[str]) -> Collection[str]:
@@ -245,7 +245,7 @@ def kept_options(spec: Spec) -> Mapping[str, Any]:
     return {**spec.options, "metadata": {**metadata, "job_retry": limits}}
 
 
-_EFFECTS: dict[type, Callable[[Ports, Live, Any], Awaitable[facts.Fact | Answers | None]]] = {
+_EFFECTS: dict[type, Callable[[Ports, Live, Any], Awaitable[Any]]] = {
     facts.Ping: _ping,
     facts.Publish: _publish,
     facts.LookUp: _look_up,

@@ -92,14 +92,15 @@ def look_for(batch: BatchState, minions: Iterable[str], step: Step) -> list[Effe
     return [facts.LookUp(chosen)] if chosen else []
 
 
-def looked_up(batch: BatchState, fact: facts.LookedUp, now: float) -> list[Effect]:
+def looked_up(batch: BatchState, fact: facts.Done, now: float) -> list[Effect]:
     """The job cache was read: take its returns, and ask the other minions or give them up."""
-    if fact.minions == batch.catching_up:
-        batch.catching_up = ()
-    for minion, retcode in fact.found:
+    for minion, retcode in fact.found.items():
         returned(batch, facts.Returned(minion, retcode), now)
-    to_ask = tuple(batch.flights.at(fact.minions, Step.LOOKING))
-    for minion in batch.flights.at(fact.minions, Step.LOOKING_AGAIN):
+    minions = () if fact.effect.extra else fact.effect.minions
+    if minions == batch.catching_up:
+        batch.catching_up = ()
+    to_ask = tuple(batch.flights.at(minions, Step.LOOKING))
+    for minion in batch.flights.at(minions, Step.LOOKING_AGAIN):
         known = batch.members[minion]
         outcome = member.given_up(known, batch.spec)
         if outcome is None:
@@ -112,20 +113,21 @@ def looked_up(batch: BatchState, fact: facts.LookedUp, now: float) -> list[Effec
     return [facts.Ask(to_ask)] if to_ask else []
 
 
-def asked(batch: BatchState, fact: Answers, now: float) -> list[Effect]:
+def asked(batch: BatchState, fact: facts.Done, now: float) -> list[Effect]:
     """Minions were asked whether they run the job. Silence is no evidence while minions still connect."""
+    answers: Answers = fact.found
     # With ``queue=True`` the job may wait where ``find_job`` does not look, until the other states have ended.
-    waiting = fact.applying if runs_states(batch.spec.fun) else frozenset[str]()
-    runs = waiting.union(fact.told.get(Evidence.RUNS, ()))
+    waiting = answers.applying if runs_states(batch.spec.fun) else frozenset[str]()
+    runs = waiting.union(answers.told.get(Evidence.RUNS, ()))
     in_doubt = batch.flights.at(sorted(runs), *IN_DOUBT)
     late = [minion for minion in in_doubt if _runs(batch, minion, Evidence.RUNS, now)]
     look = list[str]()
-    for evidence, minions in fact.told.items():
+    for evidence, minions in answers.told.items():
         if evidence in (Evidence.SILENT, Evidence.UNPROVEN):
             evidence = Evidence.UNASKED if now < batch.pending.settled_at else Evidence.SILENT
         for minion in batch.flights.at(sorted(minions - runs), Step.ASKING):
             known = batch.members[minion]
-            known.take(evidence, now, fact.said.get(minion, Said.NOTHING))
+            known.take(evidence, now, answers.said.get(minion, Said.NOTHING))
             step = member.answered(known, batch.spec)
             if step is Step.LOOKING_AGAIN:
                 look.append(minion)
@@ -156,9 +158,9 @@ def kill_all(batch: BatchState, now: float) -> list[Effect]:
     return kill(batch, late, now)
 
 
-def killed(batch: BatchState, fact: facts.Killed, _now: float) -> list[Effect]:
+def killed(batch: BatchState, fact: facts.Done, _now: float) -> list[Effect]:
     """A kill has reached a process of the job there. A minion that was put back meanwhile is ignored."""
-    for minion in fact.minions:
+    for minion in fact.found:
         if minion in batch.flights and batch.flights[minion].kills:
             batch.change(minion).is_killed()
     return []

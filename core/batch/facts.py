@@ -8,11 +8,76 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+# -- effects ----------------------------------------------------------------------------------------------------------
+
+
+class Effect:
+    """What a batch wants done."""
+
+
+@dataclass(frozen=True)
+class Announce(Effect):
+    """Fire an event: new, progress, paused, resumed, check, checked, complete or halted, with these details."""
+
+    kind: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OfMinions(Effect):
+    """What a batch wants done with these minions."""
+
+    minions: tuple[str, ...]
+
+
+class Ping(OfMinions):
+    """Ping them. Report Pinged as they answer. It is Done with why it was not confirmed; empty if it was."""
+
+
+class Publish(OfMinions):
+    """Publish the job to them. After this you must report Published."""
+
+
+@dataclass(frozen=True)
+class LookUp(OfMinions):
+    """Look in the job cache for their returns. It is Done with ``{minion: retcode}`` of those that have returned."""
+
+    extra: bool = False  # not asked for by the batch: nothing follows for those that have not returned
+
+
+class Ask(OfMinions):
+    """
+    Ask them whether they run the job, and for their records of it; store the returns that they have kept. It is Done with
+    Answers as they come, each minion in one. Those that could not be asked, or stored, are unasked.
+    """
+
+
+@dataclass(frozen=True)
+class Kill(OfMinions):
+    """Send SIGKILL to the job's processes there. It is Done with those that say that it has reached one, as they answer."""
+
+    gently: bool = False  # SIGTERM
+
+
+class CheckRights(OfMinions):
+    """
+    Find out whether the owner may still run it there. It is Done with why not, and why there is no answer; both are empty
+    if the owner may.
+    """
+
+
+@dataclass(frozen=True)
+class Check(OfMinions):
+    """Check whether the batch may go on after this stage, in which they completed. It is Done with why not; empty if so."""
+
+    stage: int
+
+
 # -- facts ------------------------------------------------------------------------------------------------------------
 
 
 class Fact:
-    """What has happened to a batch. What minions answer when asked about its job is one too (``Answers``)."""
+    """What has happened to a batch."""
 
 
 class Tick(Fact):
@@ -32,11 +97,18 @@ class Recovered(Fact):
 
 
 @dataclass(frozen=True)
-class Pinged(Fact):
-    """Minions have shown that they are there; or, without minions, a ping is over. ``failure``: why it was not confirmed."""
+class Done(Fact):
+    """What came of an effect, as it says itself; as long as a question goes on, what came of it so far."""
 
-    minions: tuple[str, ...] = ()
-    failure: str = ""
+    effect: Any  # of the class OfMinions
+    found: Any
+
+
+@dataclass(frozen=True)
+class Pinged(Fact):
+    """Minions have shown that they are there."""
+
+    minions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -71,37 +143,6 @@ class Started(Fact):
 
 
 @dataclass(frozen=True)
-class LookedUp(Fact):
-    """The job cache was read for these minions; ``found`` are (minion, retcode) of those that have returned."""
-
-    minions: tuple[str, ...]
-    found: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True)
-class Killed(Fact):
-    """These minions say that a kill has reached a process of the job."""
-
-    minions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Checked(Fact):
-    """The result of the check of a stage; ``reason`` says why it failed, and is empty if it was passed."""
-
-    stage: int
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class RightsChecked(Fact):
-    """The answer to a CheckRights."""
-
-    reason: str = ""  # why the batch may not send; empty if it may
-    trouble: str = ""  # why there is no answer
-
-
-@dataclass(frozen=True)
 class Requested(Fact):
     """
     An operator wants something: ``stop`` (send to no more minions and, with ``kill``, kill the job on those in flight),
@@ -112,65 +153,3 @@ class Requested(Fact):
     user: str = ""
     kill: bool = False
     stage: int = 0
-
-
-# -- effects ----------------------------------------------------------------------------------------------------------
-
-
-class Effect:
-    """What a batch wants done."""
-
-
-@dataclass(frozen=True)
-class Announce(Effect):
-    """Fire an event: new, progress, paused, resumed, check, checked, complete or halted, with these details."""
-
-    kind: str
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class OfMinions(Effect):
-    """What a batch wants done with these minions."""
-
-    minions: tuple[str, ...]
-
-
-class Ping(OfMinions):
-    """Ping them. Report Pinged with minions as they answer. After this you must report Pinged without any."""
-
-
-class Publish(OfMinions):
-    """Publish the job to them. After this you must report Published."""
-
-
-@dataclass(frozen=True)
-class LookUp(OfMinions):
-    """Look in the job cache for their returns. After this you must report LookedUp."""
-
-    extra: bool = False  # not asked for by the batch: LookedUp then has the returns, but no minions
-
-
-class Ask(OfMinions):
-    """
-    Ask them whether they run the job, and for their records of it; store the returns that they have kept. After this you
-    must report Answers, with each minion once, as they answer. Those that could not be asked, or stored, are unasked.
-    """
-
-
-@dataclass(frozen=True)
-class Kill(OfMinions):
-    """Send SIGKILL to the job's processes there. Report Killed of those that say that it has reached one, as they answer."""
-
-    gently: bool = False  # SIGTERM
-
-
-class CheckRights(OfMinions):
-    """Find out whether the owner may still run it there. After this you must report RightsChecked."""
-
-
-@dataclass(frozen=True)
-class Check(OfMinions):
-    """Check whether the batch may go on after this stage, in which they completed. After this you must report Checked."""
-
-    stage: int

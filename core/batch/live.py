@@ -19,7 +19,6 @@ from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.store import BatchStore, change_of
-from saltext.jobs.core.delivery.known import Answers
 from saltext.jobs.core.engine.feeder import Follower
 from saltext.jobs.core.engine.loop import Alarm, Worker
 from saltext.jobs.core.engine.process import EnginePorts
@@ -71,7 +70,7 @@ class Live:
         )  # how many of its minions the engine's figures have, or ended before its start
         self.quiet = lines.Quiet(log)  # logs failures that repeat at most once a minute
 
-    def step(self, fact: facts.Fact | Answers, room: int = 0) -> bool:
+    def step(self, fact: facts.Fact, room: int = 0) -> bool:
         """Have the batch take a fact, and tell whether that changes anything. ``room``: as ``Sharing`` gives it."""
         if self.gone:
             return False  # the batch ended while the fact was on its way

@@ -27,7 +27,7 @@ from saltext.jobs.core.batch.facts import Announce, Effect, Fact, LookUp
 from saltext.jobs.core.batch.member import Outcome, absent, overdue_at
 from saltext.jobs.core.batch.pace import PausedBy
 from saltext.jobs.core.batch.state import BatchState
-from saltext.jobs.core.delivery.known import Answers, Evidence, Step
+from saltext.jobs.core.delivery.known import Evidence, Step
 
 
 class Batch(BatchState):
@@ -35,12 +35,12 @@ class Batch(BatchState):
 
     __slots__ = ()
 
-    def step(self, fact: Fact | Answers, now: float) -> list[Effect] | None:
+    def step(self, fact: Fact, now: float) -> list[Effect] | None:
         """
         Take a fact that has become known at ``now``, and return what is to be done, in this order; None if the fact changes
         nothing.
         """
-        effects = _HANDLERS[type(fact)](self, fact, now)
+        effects = _HANDLERS[type(fact.effect if isinstance(fact, facts.Done) else fact)](self, fact, now)
         if effects is None:
             return None
         new = [] if self.stepped_at else [Announce("new")]
@@ -109,11 +109,12 @@ def _announce_windows(batch: BatchState, may_send: bool) -> list[Effect]:
     return []
 
 
-def _rights_checked(batch: BatchState, fact: facts.RightsChecked, now: float) -> list[Effect]:
+def _rights_checked(batch: BatchState, fact: facts.Done, now: float) -> list[Effect]:
     """The rights were checked. If they are lacking, the batch pauses until a user with the rights resumes it."""
-    if batch.halted or batch.finished or not batch.rights.told(fact.reason, fact.trouble, now):
+    reason, trouble = fact.found
+    if batch.halted or batch.finished or not batch.rights.told(reason, trouble, now):
         return []
-    return batch.pause(PausedBy.PERMISSION, fact.reason)
+    return batch.pause(PausedBy.PERMISSION, reason)
 
 
 # -- pings ------------------------------------------------------------------------------------------------------------
@@ -127,21 +128,21 @@ def misses(batch: BatchState, minion: str) -> bool:
     return known.sent_at is None and known.retcode is None
 
 
-def _pinged(batch: BatchState, fact: facts.Pinged, now: float) -> list[Effect]:
-    """
-    Minions are there, and may be sent to: also if they were left out, since they may have been too busy to answer. Or a
-    confirmed ping is over: leave out those pinged often enough.
-    """
-    if fact.minions:
-        batch.pending.see(fact.minions)
-        for minion in fact.minions:
-            if misses(batch, minion):
-                batch.reopen(minion)
-                batch.pending.put([minion])
-        return []
-    if fact.failure:
+def _pinged(batch: BatchState, fact: facts.Pinged, _now: float) -> list[Effect]:
+    """Minions are there, and may be sent to: also if they were left out, since they may have been too busy to answer."""
+    batch.pending.see(fact.minions)
+    for minion in fact.minions:
+        if misses(batch, minion):
+            batch.reopen(minion)
+            batch.pending.put([minion])
+    return []
+
+
+def _ping_over(batch: BatchState, fact: facts.Done, now: float) -> list[Effect]:
+    """A ping is over. If it was confirmed, leave out those pinged often enough."""
+    if fact.found:
         batch.pending.pinged = ()
-        return _failed_again(batch, fact.failure, now)
+        return _failed_again(batch, fact.found, now)
     batch.pace.failures = 0
     away = batch.pending.ping_over(now)
     if batch.spec.presence == "none":
@@ -230,13 +231,14 @@ def _begin_check(batch: BatchState) -> list[Effect]:
     return [announced, facts.Check(tuple(sorted(done)), stage)]
 
 
-def _checked(batch: BatchState, fact: facts.Checked, _now: float) -> list[Effect]:
-    if batch.halted or batch.pace.by_hand or batch.pace.checking != fact.stage:
-        return []
-    if fact.reason:
-        return batch.halt(f"check {batch.spec.check['fun']}: {fact.reason}")
+def _checked(batch: BatchState, fact: facts.Done, _now: float) -> list[Effect] | None:
+    stage = fact.effect.stage
+    if batch.halted or batch.pace.by_hand or batch.pace.checking != stage:
+        return None
+    if fact.found:
+        return batch.halt(f"check {batch.spec.check['fun']}: {fact.found}")
     batch.pace.pass_check()
-    return [Announce("checked", {**batch.spec.check, "stage": fact.stage})]
+    return [Announce("checked", {**batch.spec.check, "stage": stage})]
 
 
 # -- the start of an engine --------------------------------------------------------------------------------------------
@@ -306,20 +308,21 @@ def _stop(batch: BatchState, fact: facts.Requested, now: float) -> list[Effect] 
     return [] if batch.halted else batch.halt("stop")
 
 
-#: What takes each fact. It returns None if the fact changes nothing.
+#: What takes each fact, and what came of each effect. It returns None if that changes nothing.
 _HANDLERS: dict[type, Callable[[Any, Any, float], list[Effect] | None]] = {
     facts.Pinged: _pinged,
-    facts.Checked: _checked,
-    facts.RightsChecked: _rights_checked,
+    facts.Ping: _ping_over,
     facts.Published: _published,
+    facts.Check: _checked,
+    facts.CheckRights: _rights_checked,
     facts.Returned: ending.returned,
     facts.Acknowledged: ending.acknowledged,
     facts.Started: ending.started,
     facts.EventsLost: ending.doubt_silence,
     facts.Tick: ending.ticked,
-    facts.LookedUp: ending.looked_up,
-    Answers: ending.asked,
-    facts.Killed: ending.killed,
+    LookUp: ending.looked_up,
+    facts.Ask: ending.asked,
+    facts.Kill: ending.killed,
     facts.Requested: _requested,
     facts.Recovered: _recover,
 }
