@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from saltext.jobs.core.batch.permission import CallerRights
     from saltext.jobs.core.batch.spec import Spec
     from saltext.jobs.core.batch.watch import Display
-    from saltext.jobs.core.master import caller
 
 __virtualname__ = "batch"
 __func_alias__ = {"list_": "list"}
@@ -362,10 +361,10 @@ def stop(jid: object, kill: object = False) -> bool:
     """
     from saltext.jobs.core.batch import summary
 
-    jid, kill, who = kinds.jid(jid), kinds.FLAG.given("kill", kill), _caller()
-    found = _found(jid, who, with_right=kill)
+    jid, kill, rights = kinds.jid(jid), kinds.FLAG.given("kill", kill), _rights()
+    found = _found(jid, rights, with_right=kill)
     if found.batch is not None:
-        return _request("stop", who, found.batch, kill=kill)
+        return _request("stop", rights, found.batch, kill=kill)
     over = found.summary["state"] in summary.OVER
     return _done("stop", jid, not over and _stop_native(jid, found.state, kill))
 
@@ -381,9 +380,9 @@ def pause(jid: object) -> bool:
 
         salt-run batch.pause 20260516101112131415
     """
-    jid, who = kinds.jid(jid), _caller()
-    _rights(who).require_allowed_peer()
-    return _request("pause", who, _catalog().need(jid))
+    jid, rights = kinds.jid(jid), _rights()
+    rights.require_allowed_peer()
+    return _request("pause", rights, _catalog().need(jid))
 
 
 @runner.verb
@@ -400,10 +399,10 @@ def resume(jid: object) -> bool:
 
         salt-run batch.resume 20260516101112131415
     """
-    jid, who = kinds.jid(jid), _caller()
+    jid, rights = kinds.jid(jid), _rights()
     batch = _catalog().need(jid)
-    _rights(who).permit_batch(batch.spec)
-    return _request("resume", who, batch)
+    rights.permit_batch(batch.spec)
+    return _request("resume", rights, batch)
 
 
 @runner.verb
@@ -426,12 +425,12 @@ def approve(jid: object, stage: object = None) -> bool:
         salt-run batch.approve 20260516101112131415
         salt-run batch.approve 20260516101112131415 stage=0
     """
-    jid, who = kinds.jid(jid), _caller()
+    jid, rights = kinds.jid(jid), _rights()
     batch = _catalog().need(jid)
-    _rights(who).permit_approval(batch)
+    rights.permit_approval(batch)
     waits = batch.pace.checking if batch.pace.by_hand else None
     stage = waits if stage is None else kinds.whole().given("stage", stage)
-    return _done("approve", jid, False) if waits is None else _request("approve", who, batch, stage=stage)
+    return _done("approve", jid, False) if waits is None else _request("approve", rights, batch, stage=stage)
 
 
 @runner.verb
@@ -506,7 +505,7 @@ def retry(jid: object, which: object = "failed") -> Any:
     batches = _catalog()
     batch = batches.need(kinds.jid(jid))
     retries = batches.retries(batch.spec.jid)
-    started = _start(starting.next_batch(__opts__, _caller(), batch, which, retries))
+    started = _start(starting.next_batch(__opts__, _rights().who, batch, which, retries))
     unsent = summary.unmended(summary.latest(batch, retries)).get("pending", 0)
     if not batch.finished:
         left = counted(len(batch.flights) + len(batch.pending), "minion")
@@ -608,22 +607,22 @@ def _asked(verb: str, tgt: object, fun: object, args: tuple[object, ...], option
     """Return the new batch that was asked for, with all that it takes over from another batch or job."""
     from saltext.jobs.core.batch import starting
 
-    like, who = options.pop("like", None), _caller()
+    like, rights = options.pop("like", None), _rights()
     if like is not None:
-        tgt, fun, args, options = starting.asked_again(_before(kinds.jid(like), who), tgt, fun, args, options)
+        tgt, fun, args, options = starting.asked_again(_before(kinds.jid(like), rights), tgt, fun, args, options)
     if tgt is None or fun is None:
         raise Refused(f"batch.{verb} needs tgt and fun, or like; salt-run -d batch.{verb} describes it")
-    return starting.new_batch(__opts__, who, tgt, fun, args, options)
+    return starting.new_batch(__opts__, rights.who, tgt, fun, args, options)
 
 
-def _before(jid: str, who: caller.Caller) -> starting.Before:
+def _before(jid: str, rights: CallerRights) -> starting.Before:
     from saltext.jobs.core.batch import starting
     from saltext.jobs.core.engine.proof import Returns
     from saltext.jobs.core.master.job_cache import JobCache
     from saltext.jobs.core.master.jobs import minions_of
     from saltext.jobs.core.site import site_of
 
-    batch, rights = _catalog().ours(jid), _rights(who)
+    batch = _catalog().ours(jid)
     if batch is not None:
         rights.permit_batch(batch.spec)
         return starting.of_batch(batch.spec)
@@ -649,7 +648,7 @@ def _preview(spec: Spec) -> dict[str, Any]:
     from saltext.jobs.core.options.engines import RetrySettings
 
     owed = read_settings(RetrySettings, JOB_RETRY, *(given or None for given in engine_options(__opts__, JOB_RETRY)))
-    return summary.preview(spec, _rights(_caller()).settings.max_in_flight, owed.ttl)
+    return summary.preview(spec, _rights().settings.max_in_flight, owed.ttl)
 
 
 def _start(spec: Spec) -> Any:
@@ -690,13 +689,13 @@ def _told(found: dict[str, Any]) -> dict[str, Any]:
     return tables.step(found, groups)
 
 
-def _request(verb: str, who: caller.Caller, batch: Batch, **more: object) -> bool:
+def _request(verb: str, rights: CallerRights, batch: Batch, **more: object) -> bool:
     from saltext.jobs.core.engine import requests
 
     jid = batch.spec.jid
     if batch.finished:
         return _done(verb, jid, False)
-    request = {"do": verb, "jid": jid, "user": who.name, **more}
+    request = {"do": verb, "jid": jid, "user": rights.who.name, **more}
     answer = requests.ask(__opts__, BATCH_MANAGER, request, _STOP_PATIENCE, keep=True)
     if answer is None:  # nothing is published meanwhile, and an engine that starts takes the request first
         runner.note(globals(), f"No engine: the {verb} is carried out when the {BATCH_MANAGER} engine runs again")
@@ -729,32 +728,26 @@ def _stop_native(jid: str, state: Mapping[str, Any], kill: bool) -> bool:
     return told
 
 
-def _caller() -> caller.Caller:
+def _rights() -> CallerRights:
+    from saltext.jobs.core.batch.permission import CallerRights
     from saltext.jobs.core.master import caller
 
-    return caller.caller(__opts__, globals().get("__user__"))
+    return CallerRights(__opts__, caller.caller(__opts__, globals().get("__user__")))
 
 
-def _rights(who: caller.Caller) -> CallerRights:
-    from saltext.jobs.core.batch.permission import CallerRights
-
-    return CallerRights(__opts__, who)
-
-
-def _found(jid: str, who: caller.Caller, with_right: bool) -> catalog.Found:
+def _found(jid: str, rights: CallerRights, with_right: bool) -> catalog.Found:
     """
     Return a batch, also one of Salt 3008's own. :raises Refused: if there is none, or if the caller may control none; with
     ``with_right`` also if they may not run its job.
     """
-    from saltext.jobs.core.master import caller
+    from saltext.jobs.core.master.caller import require_right
 
-    rights = _rights(who)
     rights.require_allowed_peer()
     found = _catalog().find(jid)
     if with_right and found.batch is not None:
         rights.permit_batch(found.batch.spec)
     elif with_right:
-        caller.require_right(__opts__, who, found.state, found.state.get("all_minions") or ())
+        require_right(__opts__, rights.who, found.state, found.state.get("all_minions") or ())
     return found
 
 
@@ -763,8 +756,8 @@ def _with_returns(jid: str) -> tuple[catalog.Summary, catalog.Minions, summary.R
     from saltext.jobs.core.master.caller import sees_all
     from saltext.jobs.core.master.job_cache import JobCache
 
-    who, cache = _caller(), JobCache(__opts__)
-    found = _found(jid, who, with_right=not sees_all(__opts__, who))
+    rights, cache = _rights(), JobCache(__opts__)
+    found = _found(jid, rights, with_right=not sees_all(__opts__, rights.who))
     return found.summary, found.minions(), lambda names: cache.each_return(jid, names)
 
 
