@@ -52,7 +52,7 @@ def perform(ports: Ports, live: Live, effects: Sequence[facts.Effect]) -> None:
             log.exception("Batch %s: %s cannot be done", live.jid, type(effect).__name__)
 
 
-async def _carry_out(ports: Ports, live: Live, effect: facts.OfMinions) -> None:
+async def _carry_out(ports: Ports, live: Live, effect: facts.Effect) -> None:
     while not live.gone:
         try:
             found = await _EFFECTS[type(effect)](ports, live, effect)
@@ -253,6 +253,7 @@ _EFFECTS: dict[type, Callable[[Ports, Live, Any], Awaitable[Any]]] = {
     facts.Kill: _kill,
     facts.CheckRights: _check_rights,
     facts.Check: _check,
+    facts.Close: lambda _ports, live, _effect: live.end(live),
 }
 
 

@@ -23,6 +23,10 @@ class Announce(Effect):
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Close(Effect):
+    """Its last effect: once it is done, no engine drives the batch."""
+
+
 @dataclass(frozen=True)
 class OfMinions(Effect):
     """What a batch wants done with these minions."""

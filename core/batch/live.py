@@ -58,11 +58,12 @@ class Ports(EnginePorts):
 class Live:
     """A batch under way."""
 
-    def __init__(self, batch: Batch, ports: Ports, turns: Turns, room: Sharing) -> None:
-        self.batch, self.jid = batch, batch.spec.jid
+    def __init__(
+        self, batch: Batch, ports: Ports, turns: Turns, room: Sharing, end: Callable[[Live], Awaitable[None]]
+    ) -> None:
+        self.batch, self.jid, self.end = batch, batch.spec.jid, end
         self._ports, self._turns, self._room = ports, turns, room
         self._alarm = Alarm(ports.loop, ports.clock, lambda: self.step(facts.Tick()))
-        self.waiting = 0  # how many of its facts have effects that wait for the disk
         self.gone = False  # it is closed, and takes no facts any more
         self.served = 0  # in which round it last got room
         self.counted = Counter(
@@ -100,10 +101,10 @@ class Live:
 
 
 class Turns:
-    """Has changes of batches written, and then calls ``perform`` with the effects of each, even if there are none."""
+    """Has changes of batches written, and then calls ``perform`` with the effects of each."""
 
-    def __init__(self, ports: Ports, perform: Callable[[Live, Sequence[facts.Effect]], None]) -> None:
-        self._loop, self._perform = ports.loop, perform
+    def __init__(self, ports: Ports, perform: Callable[[Ports, Live, Sequence[facts.Effect]], None]) -> None:
+        self._ports, self._perform = ports, perform
         self._writer = Writer[Live, list[Change]](
             ports.loop,
             ports.disk_worker,
@@ -117,23 +118,17 @@ class Turns:
     def took(self, live: Live, effects: Sequence[facts.Effect]) -> None:
         """A batch has taken a fact that calls for these effects."""
         if not self._in_progress:
-            self._loop.call_later(GATHER, self._announce)
+            self._ports.loop.call_later(GATHER, self._announce)
         self._in_progress[live] = None
         self._writer.put([live])
-        if effects or live.batch.finished:
-            live.waiting += 1
-            self._writer.when_durable(lambda: self._written(live, effects))
-
-    def _written(self, live: Live, effects: Sequence[facts.Effect]) -> None:
-        live.waiting -= 1
-        if not live.gone:
-            self._perform(live, effects)
+        if effects:
+            self._writer.when_durable(lambda: live.gone or self._perform(self._ports, live, effects))
 
     def _announce(self) -> None:
         changed, self._in_progress = self._in_progress, {}
         for live in changed:
             if not (live.gone or live.batch.finished):
-                self._perform(live, [facts.Announce("progress")])
+                self._perform(self._ports, live, [facts.Announce("progress")])
 
 
 class Sharing:

@@ -64,7 +64,7 @@ class Batch(BatchState):
             return effects
         self.finished = now
         self.paused = self.pace.checking = None
-        return effects if self.halted else [*effects, Announce("complete")]
+        return [*effects, *(() if self.halted else (Announce("complete"),)), facts.Close()]
 
 
 # -- the next minions ---------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ DOUBTFUL = 5.0
 def _recover(batch: BatchState, fact: facts.Recovered, now: float) -> list[Effect]:
     batch.pace.recover(now)
     if batch.finished:
-        return [Announce("halted" if batch.halted else "complete")]
+        return [Announce("halted" if batch.halted else "complete"), facts.Close()]
     batch.rights.doubt()
     batch.pending.ping_at, batch.pending.settled_at = now, fact.settled_at
     if batch.spec.presence == "ping" or fact.settled_at > now:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from saltext.jobs.core import lines
@@ -48,7 +48,7 @@ class BatchShell:
         self.live: dict[str, Live] = {}
         self._sharing = Sharing(settings.max_in_flight, ports, self.live)
         self._proof = Proof(ports.loop, ports.clock, ports.log(self), ports.questions, self)
-        self._turns = Turns(ports, self._perform)
+        self._turns = Turns(ports, effects.perform)
         self.service = ports.service
         self._quiet = lines.Quiet(log)
         self._timer: Any = None  # of the next maintenance, or of the next try to begin
@@ -228,7 +228,7 @@ class BatchShell:
 
     def _take_in(self, batch: Batch) -> Live:
         ports = self._ports
-        live = self.live[batch.spec.jid] = Live(batch, ports, self._turns, self._sharing)
+        live = self.live[batch.spec.jid] = Live(batch, ports, self._turns, self._sharing, self._close_down)
         self.wake()
         self._attempt(f"the state file of batch {live.jid}", ports.store.show_to_salt, batch.spec, batch.created)
         return live
@@ -284,16 +284,10 @@ class BatchShell:
             self._ports.store.forget(Kind.ENDED, now - self._ports.keep)
         self._ports.store.forget(Kind.ASIDE, now - KEPT_ASIDE)
 
-    def _perform(self, live: Live, wanted: Sequence[facts.Effect]) -> None:
-        """Perform effects of a batch, and close it after its last ones."""
-        effects.perform(self._ports, live, wanted)
-        if live.batch.finished and not (live.waiting or live.batch.closed):
-            live.batch.closed = True
-            self._turns.took(live, ())
-            self._ports.loop.spawn_callback(self._close_down, live)
-
     async def _close_down(self, live: Live) -> None:
         """Close a batch: from now on no engine drives it."""
+        live.batch.closed = True
+        self._turns.took(live, ())
         await self._turns.durable()
         live.close()
         del self.live[live.jid]

@@ -68,8 +68,8 @@ _TABLE = (
     (
         "a job is published before it is written down",
         "core/batch/live.py",
-        "self._writer.when_durable(lambda: self._written(live, effects))",
-        "self._written(live, effects)",
+        "self._writer.when_durable(lambda: live.gone or self._perform(self._ports, live, effects))",
+        "self._perform(self._ports, live, effects)",
         "tests/unit/batch/test_shell_start.py -k published_is_on_the_disk_before",
     ),
     (
