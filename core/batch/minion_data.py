@@ -39,7 +39,7 @@ def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float]) -> fro
 
 def find_groups(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> tuple[Group, ...]:
     """
-    Return the groups of some minions, in order. ``by`` is as ``plan.parse_by`` takes it.
+    Return the groups of some minions, in order. ``by`` is as ``spec.parse_by`` takes it.
 
     :raises ValueError: when ``by`` is malformed, or no minion is known to be in any group, which must be a mistake.
     :raises JobCacheError: if the cache fails.

@@ -232,7 +232,7 @@ def parse_check(value: Any) -> Check:
 #: Options of ``batch.start`` that a Spec keeps under their own names.
 OWN_NAMES = (
     *("batch", "batch_wait", "max_failures", "timeout", "gather_job_timeout", "max_runtime", "start_at"),
-    *("window", "timezone", "by", "check_timeout", "presence", "offline", "ret"),
+    *("window", "timezone", "by", "check_timeout", "presence", "offline", "ret", "approve_by"),
 )
 #: Least seconds for which freed slots are gathered into one publish.
 PUBLISH_WINDOW = 0.1
@@ -273,7 +273,7 @@ class Spec:
     start_at: float | None = None  # Unix time
     window: str = ""
     timezone: str = ""
-    check: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # as ``plan.Check``; empty: nothing is checked
+    check: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # as ``Check``; empty: nothing is checked
     check_timeout: float = 300.0
     by: str = ""
     groups: tuple[tuple[str, int], ...] = ()  # the name of each group and its count of minions, in order

@@ -246,9 +246,7 @@ Before: TypeAlias = tuple[Any, str, Mapping[str, Any]]
 
 
 def of_batch(spec: Spec) -> Before:
-    told = {
-        name: getattr(spec, name) for name in (*OWN_NAMES, "approve_by") if getattr(spec, name) not in (None, "", ())
-    }
+    told = {name: getattr(spec, name) for name in OWN_NAMES if getattr(spec, name) not in (None, "", ())}
     told.pop("start_at", None)  # it holds for one batch only
     if spec.check:
         told["check"] = Check(**spec.check)
