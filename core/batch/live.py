@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core import lines
@@ -66,9 +66,7 @@ class Live:
         self._alarm = Alarm(ports.loop, ports.clock, lambda: self.step(facts.Tick()))
         self.gone = False  # it is closed, and takes no facts any more
         self.served = 0  # in which round it last got room
-        self.counted = Counter(
-            batch.counts
-        )  # how many of its minions the engine's figures have, or ended before its start
+        self.counted = Counter(batch.counts)  # of its minions that have ended: the engine's figures have them
         self.quiet = lines.Quiet(log)  # logs failures that repeat at most once a minute
 
     def step(self, fact: facts.Fact, room: int = 0) -> bool:
@@ -100,19 +98,15 @@ class Live:
         self._alarm.set(None)
 
 
-class Turns:
-    """Has changes of batches written, and then calls ``perform`` with the effects of each."""
+class Turns(Writer[Live, list[Change]]):
+    """Writes what has changed of batches, and then calls ``perform`` with the effects of each."""
 
     def __init__(self, ports: Ports, perform: Callable[[Ports, Live, Sequence[facts.Effect]], None]) -> None:
+        def changes_of(changed: Iterable[Live]) -> list[Change]:
+            return [change_of(live.batch) for live in changed]
+
+        super().__init__(ports.loop, ports.disk_worker, "the batches", changes_of, ports.store.write)
         self._ports, self._perform = ports, perform
-        self._writer = Writer[Live, list[Change]](
-            ports.loop,
-            ports.disk_worker,
-            "the batches",
-            lambda changed: [change_of(live.batch) for live in changed],
-            ports.store.write,
-        )
-        self.answer, self.durable, self.close = self._writer.answer, self._writer.durable, self._writer.close
         self._in_progress: dict[Live, None] = {}  # since progress was announced
 
     def took(self, live: Live, effects: Sequence[facts.Effect]) -> None:
@@ -120,9 +114,9 @@ class Turns:
         if not self._in_progress:
             self._ports.loop.call_later(GATHER, self._announce)
         self._in_progress[live] = None
-        self._writer.put([live])
+        self.put([live])
         if effects:
-            self._writer.when_durable(lambda: live.gone or self._perform(self._ports, live, effects))
+            self.when_durable(lambda: live.gone or self._perform(self._ports, live, effects))
 
     def _announce(self) -> None:
         changed, self._in_progress = self._in_progress, {}

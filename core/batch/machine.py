@@ -181,7 +181,8 @@ def _publish(batch: BatchState, now: float) -> list[Effect]:
 
 def _published(batch: BatchState, fact: facts.Published, now: float) -> list[Effect]:
     """The publish under way is over. If it was not confirmed, put its minions back, or find out whether they received it."""
-    sent, missed = batch.end_publish(), set(fact.missed)
+    sent, missed = batch.flights.at(batch.publishing, Step.SENDING), set(fact.missed)
+    batch.publishing = ()
     if fact.failure:
         for minion in sent:
             batch.flights[minion].take(Evidence.REFUSED if fact.certain else Evidence.UNCONFIRMED, now)

@@ -358,11 +358,6 @@ class BatchState(Part):
             member = self.flights[minion] = self.change(minion)
             member.sends(now)
 
-    def end_publish(self) -> list[str]:
-        """End the publish under way, and return its minions that have not returned or begun meanwhile."""
-        minions, self.publishing = self.publishing, ()
-        return self.flights.at(minions, Step.SENDING)
-
     def put_back(self, minions: Iterable[str]) -> None:
         """Make minions pending again; they do not count against the wave."""
         for minion in minions:

@@ -68,7 +68,7 @@ _TABLE = (
     (
         "a job is published before it is written down",
         "core/batch/live.py",
-        "self._writer.when_durable(lambda: live.gone or self._perform(self._ports, live, effects))",
+        "self.when_durable(lambda: live.gone or self._perform(self._ports, live, effects))",
         "self._perform(self._ports, live, effects)",
         "tests/unit/batch/test_shell_start.py -k published_is_on_the_disk_before",
     ),
@@ -76,7 +76,7 @@ _TABLE = (
         "after a crash a publish under way counts as never sent",
         "core/batch/machine.py",
         "    ending.doubt_silence(batch, fact, now)\n    batch.publishing = ()",
-        "    for minion in batch.end_publish():\n        del batch.flights[minion]\n    batch.publishing = ()",
+        "    for minion in batch.publishing:\n        batch.flights.pop(minion, None)\n    batch.publishing = ()",
         CUTS,
     ),
     (
