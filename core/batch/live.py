@@ -23,7 +23,6 @@ from saltext.jobs.core.engine.feeder import Follower
 from saltext.jobs.core.engine.loop import Alarm, Worker
 from saltext.jobs.core.engine.process import EnginePorts
 from saltext.jobs.core.engine.writer import GATHER, Writer
-from saltext.jobs.core.functions import function_of
 from saltext.jobs.core.ledger.batches import Change
 from saltext.jobs.core.ledger.log import Reader
 

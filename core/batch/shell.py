@@ -134,7 +134,7 @@ class BatchShell:
     def functions_of(self, jid: str, minion: str) -> str | None:
         """Return the functions of a batch that waits for this return, or None."""
         live = self.live.get(jid)
-        return events.function_of({"fun": live.batch.spec.fun}) if live and live.batch.wants_return(minion) else None
+        return live.batch.spec.fun if live and live.batch.wants_return(minion) else None
 
     @property
     def is_idle(self) -> bool:
