@@ -56,7 +56,6 @@ class Retry:
         replays = self._replays = Replays(self.queue, self._outbox, self.turns, acks)
         capture = self.capture = Capture(self.queue, self.turns, replays, patience)
         owing = Owing(self.queue, self.turns, replays, capture)
-        self._over = dict[str, list[str]]()  # by jid: minions whose time for that job is over
         # What the shell asks.
         self.jobs, self.backlogs, self.watched = self.queue.jobs, self.queue.backlogs, capture.jobs
         self.entry, self.entries, self.minions_of = self.queue.entry, self.queue.entries, self.queue.minions_of
@@ -149,8 +148,6 @@ class Retry:
         self.handlers[type(fact)](fact)
         for key in self._timers.due(self.now):
             self._timed[key[0]](*key[1:])
-        for jid in list(self._over):
-            self.queue.want(facts.FindReturns(jid, tuple(self._over.pop(jid))))
         for purpose, jid, minions in self._outbox.release(self.now):
             self._released[purpose](jid, minions)
         return self.queue.take_wanted()
@@ -227,17 +224,22 @@ class Retry:
             for entry in self.queue.at(jid, watched.settled):
                 self._replays.remove(entry)
 
-    def _end_due(self, minion: str) -> None:
-        following = math.inf
-        for entry in self.queue.of(minion, None):
-            end = self.queue.end_of(entry)
+    def _end_due(self, jid: str) -> None:
+        """
+        Remove the entries of a job that were kept long enough, and find out which others expire: the log may lack a return
+        that the job cache has.
+        """
+        over, following = list[str](), math.inf
+        for entry in self.queue.at(jid, self.minions_of(jid)):
+            end, is_ended = self.queue.end_of(entry), entry.state in ENDED
             if end > self.now:
-                following = min(following, end)
-            elif entry.state in ENDED:
+                following = min(following, max(end, self.now + AGAIN) if is_ended else end)
+            elif is_ended:
                 self.capture.remove(entry)
             else:
-                # It expires once a look finds no return: the log may lack one that the job cache has.
-                self._over.setdefault(entry.jid, []).append(minion)
+                over.append(entry.minion)
                 following = min(following, self.now + AGAIN)
-        if minion in self.backlogs:
-            self._timers.no_later(("end", minion), following)
+        if over:
+            self.queue.want(facts.FindReturns(jid, tuple(over)))
+        if jid in self.jobs:
+            self._timers.no_later(("end", jid), following)

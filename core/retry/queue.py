@@ -58,7 +58,7 @@ class Backlog:
 
 class Queue:
     """
-    What is owed, and what all parts share. ``now``: the time of the step. Sets the timers ``("end", minion)`` and
+    What is owed, and what all parts share. ``now``: the time of the step. Sets the timers ``("end", jid)`` and
     ``("opening", window, timezone)``.
     """
 
@@ -159,7 +159,7 @@ class Queue:
             backlog = self.backlogs[entry.minion] = Backlog()
         backlog.entries[entry.jid] = entry
         self.total += 1
-        self.timers.no_later(("end", entry.minion), self.end_of(entry))
+        self.timers.no_later(("end", entry.jid), self.end_of(entry))
 
     def _refuse(self, minion: str, job: Job, option: str) -> None:
         reason = f"the queue is full: {option}"
@@ -189,12 +189,12 @@ class Queue:
         if not backlog.entries:
             del self.backlogs[minion]
             self.awake.pop(minion, None)
-            for timer in ("end", "minion"):
-                self.timers.cancel((timer, minion))
+            self.timers.cancel(("minion", minion))
         if not members:
             self.kilobytes -= self.jobs.pop(jid).kilobytes
             del self._members[jid]
             self.republished.pop(jid, None)
+            self.timers.cancel(("end", jid))
             self.changed[Key(Kind.JOB, jid)] = None
 
     # -- entries change -----------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class Queue:
     def touch(self, entry: Entry) -> None:
         """Note that an entry is to be stored, and set the timer for its end."""
         self.changed[Key(Kind.ENTRY, entry.jid, entry.minion)] = None
-        self.timers.no_later(("end", entry.minion), self.end_of(entry))
+        self.timers.no_later(("end", entry.jid), self.end_of(entry))
 
     def end_of(self, entry: Entry) -> float:
         """Return when an entry expires or is forgotten, if it stays in its state; infinity if a replay decides that."""

@@ -296,9 +296,6 @@ class Replays:
                     backlog.free_at = 0.0
                 matches, occupied = minion not in fact.unmatched, minion in refused
                 self._decide(entry, matches=matches, occupied=occupied, false_signs=backlog.false_signs)
-        for entry in self._queue.at(jid, fact.told.get(Evidence.RUNS, ())):
-            if entry.state is not State.RUNNING:  # its replay has ended since
-                self.acknowledged(entry, proven=True)
         if not fact.more:
             self._gathered.hasten((ANSWERED, jid), now)
 
