@@ -35,7 +35,6 @@ from saltext.jobs.core.ledger.log import Writer
 from saltext.jobs.core.ledger.records import return_of
 from saltext.jobs.core.master.bus import Stream
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.effects import ports_of
@@ -212,15 +211,8 @@ class Stage:
         """Make the engine, a shell of this kind; its bus and its publisher lead to the fleet."""
         self.publisher = Publisher(self.to_fleet)
         self.bus = Bus(self.loop, self.opts)
-        ports = ports_of(
-            self.opts,
-            self.loop,
-            JobCache(self.opts),
-            bus=self.bus,
-            publisher=self.publisher,
-            questions=Questions(self.loop, self.publisher),
-            clock=self.clock,
-        )
+        cache = JobCache(self.opts)
+        ports = ports_of(self.opts, self.loop, cache, self.bus, self.publisher, None, clock=self.clock)
         self.shell = kind(self.opts, self.settings, ports)
         return self.shell
 

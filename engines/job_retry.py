@@ -26,7 +26,6 @@ from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
-from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.doctor import doubts_about, settings_of
 from saltext.jobs.core.retry.effects import Ports, ports_of
@@ -64,16 +63,8 @@ def start(**options: Any) -> None:
 
 
 def _ports(loop: Any, lease: Lease) -> Ports:
-    publisher = Publisher(__opts__, loop, JOB_RETRY, lease)
-    return ports_of(
-        __opts__,
-        loop,
-        JobCache(__opts__),
-        lease,
-        bus=Bus(__opts__, loop, JOB_RETRY),
-        publisher=publisher,
-        questions=Questions(loop, publisher),
-    )
+    bus, publisher = Bus(__opts__, loop, JOB_RETRY), Publisher(__opts__, loop, JOB_RETRY, lease)
+    return ports_of(__opts__, loop, JobCache(__opts__), bus, publisher, lease)
 
 
 def _settings(switch: Any, options: Mapping[str, Any]) -> RetrySettings:

@@ -176,28 +176,17 @@ def stats() -> dict[str, Any]:
     """
     from saltext.jobs.core.engine import requests
 
-    states, functions = collections.Counter[str](), collections.Counter[str]()
-    minions, jobs, openings = set[str](), set[str](), list[float]()
-    oldest: float | None = None
-    outside, waiting = 0, _waiting()
-    for entry, job in _store().entries():
-        waits_for, opens = waiting.of(entry, job)
-        outside += waits_for is not None
-        openings += [opens] if opens is not None else []
-        states[entry.state.value] += 1
-        functions[",".join(job.funs)] += 1
-        minions.add(entry.minion)
-        jobs.add(entry.jid)
-        oldest = entry.queued if oldest is None else min(oldest, entry.queued)
+    waiting = _waiting()
+    rows = [_row(entry, job, waiting) for entry, job in _store().entries()]
     return {
-        "entries": sum(states.values()),
-        "jobs": len(jobs),
-        "minions": len(minions),
-        "states": dict(states),
-        "functions": dict(functions),
-        "oldest": oldest,
-        "outside_window": outside,
-        "opens_at": min(openings, default=None),
+        "entries": len(rows),
+        "jobs": len({row["jid"] for row in rows}),
+        "minions": len({row["minion"] for row in rows}),
+        "states": dict(collections.Counter(row["state"] for row in rows)),
+        "functions": dict(collections.Counter(row["fun"] for row in rows)),
+        "oldest": min((row["queued_at"] for row in rows), default=None),
+        "outside_window": sum(row["waits_for"] is not None for row in rows),
+        "opens_at": min((row["opens_at"] for row in rows if row["opens_at"] is not None), default=None),
         "paused": _is_paused(),
         **requests.leading(__opts__, JOB_RETRY),
         "engine_master": requests.driver_of(__opts__, JOB_RETRY),

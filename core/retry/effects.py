@@ -30,7 +30,10 @@ from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.ledger.log import Position, Reader
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.master import events
+from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
+from saltext.jobs.core.master.publisher import Publisher
+from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Key
 from saltext.jobs.core.retry.machine import Retry
@@ -49,25 +52,34 @@ class Ports(EnginePorts):
     restart: Callable[[], object] = sys.exit  # ends the engine's process, which Salt starts anew
 
 
-def ports_of(opts: Mapping[str, Any], loop: Any, cache: JobCache, lease: Lease | None = None, **others: Any) -> Ports:
-    """Return ports with real threads. ``others``: bus, publisher, questions, and ports that replace those made here."""
+def ports_of(
+    opts: Mapping[str, Any],
+    loop: Any,
+    cache: JobCache,
+    bus: Bus,
+    publisher: Publisher,
+    lease: Lease | None,
+    **others: Any,
+) -> Ports:
+    """Return ports with real threads. ``others``: clock and acks, if they are not those of this machine and release."""
     site = site_of(opts)
     returns = Returns(site, cache)
-    made = {
-        "loop": loop,
-        "wall": time.time,
-        "cache": cache,
-        "returns": returns,
-        "reader": JobReader(opts, returns),
-        "store": RetryStore(site, lease),
-        "cache_worker": Worker(loop),
-        "disk_worker": Worker(loop),
-        "clock": Clock(steady=since_boot),
-        "acks": compat.HAS_START_EVENT,
-        "service": Service(opts, JOB_RETRY, loop, lease),
-        "log": lambda position: Reader(site, position),
-    }
-    return Ports(**{**made, **others})
+    return Ports(
+        loop=loop,
+        wall=time.time,
+        bus=bus,
+        publisher=publisher,
+        questions=Questions(loop, publisher),
+        cache=cache,
+        returns=returns,
+        reader=JobReader(opts, returns),
+        store=RetryStore(site, lease),
+        cache_worker=Worker(loop),
+        disk_worker=Worker(loop),
+        service=Service(opts, JOB_RETRY, loop, lease),
+        log=lambda position: Reader(site, position),
+        **{"clock": Clock(steady=since_boot), "acks": compat.HAS_START_EVENT, **others},
+    )
 
 
 class Effects:

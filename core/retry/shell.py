@@ -132,16 +132,14 @@ class RetryShell:
             await compat.sleep(0)
         self.step(facts.Restored(watched))
         self.restored = True
-        gap, before = self._proof.start(), self._cursor
+        at, gap = self._cursor.at, self._proof.start() or ("a search was not over" if self._searches else "")
         # ``job_cache.recover`` has brought back entries: an engine that starts reads the whole queue.
         verbs = {**dict.fromkeys(VERBS, self._carry_out), "take_up": lambda _request: self._start_anew()}
         self.service.serve(verbs, self.writer.answer)
-        if before.search < math.inf:
-            gap = gap or "a search was not over"
         if gap:
             log.info("The job cache is searched for jobs, since the log may lack some: %s", gap)
-            self._searches.clear()
-            await self._search(min(before.at, before.search, self._ports.clock.now() - MARGIN))
+            since, self._searches = min(at, self._ports.clock.now() - MARGIN, *self._searches), []
+            await self._search(since)
         self._is_searched = True
         log.info("The retry queue holds %d entries of %d jobs", self.machine.total, len(self.machine.jobs))
         self._maintain()

@@ -8,7 +8,6 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
-from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.effects import ports_of
 from saltext.jobs.core.retry.entry import State
@@ -65,18 +64,10 @@ class Stage:
         self.opts, self.is_closed = {**opts, "timeout": 1, "gather_job_timeout": 1}, False
         self.loop, self.publisher, self.cache = compat.new_loop(), Publisher(), job_cache
         self.bus, self.clock = Bus(self.loop), Clock()
-        ports = ports_of(
-            self.opts,
-            self.loop,
-            job_cache,
-            bus=self.bus,
-            publisher=self.publisher,
-            questions=Questions(self.loop, self.publisher),
-            clock=self.clock,
-            acks=True,
+        self.ports = ports_of(
+            self.opts, self.loop, job_cache, self.bus, self.publisher, None, clock=self.clock, acks=True
         )
-        self.ports = ports
-        self.shell = RetryShell(self.opts, RetrySettings(), ports)
+        self.shell = RetryShell(self.opts, RetrySettings(), self.ports)
 
     def until(self, condition):
         assert comes_true(self.loop, condition)
