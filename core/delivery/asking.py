@@ -2,11 +2,12 @@
 Asks minions about a job, for a batch and for the retry queue: whether they run it, whether they have run it and kept its
 return, and what their records say. Returns that they have kept are stored.
 
-It must never take what a minion has run under the same jid for another master as the job.
+It must never take what a minion has run under the same jid for another master as the job, nor an error text for an answer.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,11 +15,19 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.delivery.known import Answers, Evidence, Said
 from saltext.jobs.core.engine.process import EnginePorts
 from saltext.jobs.core.errors import JobCacheError, NoMinionMatched
+from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.master import once
-from saltext.jobs.core.master.questions import Found
 
 log = lines.logger(__name__)
 _quiet = lines.Quiet(log)
+
+#: What minions are asked. Those with the executor ``job_once`` add their record of the job to the second answer.
+_RUNS, _KEPT, _RUNNING, _MATCHES = (
+    "saltutil.find_job",
+    "saltutil.find_cached_job",
+    "saltutil.running",
+    "match.compound",
+)
 
 
 class About(NamedTuple):
@@ -40,39 +49,93 @@ async def ask(
     doubted: Iterable[str] = (),
 ) -> Answers:
     """
-    Ask minions about a job, as ``Questions.find_job``, and return their answers but for those that ``told`` has got: a
-    minion that has answered need not wait for the others. Raises as it, but for a target that matches no minion.
-    """
+    Ask minions in one publish whether they run a job, or have run it. Raises as ``Questions.ask``, but for a target that
+    matches no minion.
 
-    def tell(found: Found) -> None:
-        told(_answers(ports, about, found, True))
+    :param told: gets answers as soon as they count; only those of the other minions are returned.
+    :param target: a compound target; they are asked whether it matches them, too.
+    :param doubted: those that are asked again, for records alone, if they run nothing and show none: a proxy runs a job of
+        several functions, as this question is, without its executors (Salt's ``metaproxy``).
+    """
+    jid, asked, heard, in_doubt = about.jid, frozenset(minions), set[str](), frozenset(doubted)
+    parts = {_RUNS: [jid], _KEPT: [jid], _RUNNING: [], **({} if target is None else {_MATCHES: [target]})}
+    recordless = dict[str, dict[str, Any]]()  # what doubted minions have answered without records
+
+    def tell(new: Mapping[str, Any]) -> None:
+        given = {minion: said for minion in new if minion in asked and (said := _by_function(list(parts), new[minion]))}
+        for minion in in_doubt & given.keys():
+            said = given[minion]
+            if not (said[_RUNS] or _is_return(jid, said.get(_KEPT)) or once.record_of(said.get(_KEPT))):
+                recordless[minion] = given.pop(minion)
+        if given:
+            heard.update(given)
+            told(_answers(ports, about, given, True))
 
     try:
-        found = await ports.questions.find_job(about.jid, minions, timeout, tell, target, doubted)
+        question = await ports.questions.ask(list(parts), list(parts.values()), asked, timeout, tell)
+        if recordless:
+            again = (await ports.questions.ask(_KEPT, [jid], recordless, timeout)).given
+            for minion in recordless.keys() & again.keys():
+                recordless[minion][_KEPT] = again[minion]
     except NoMinionMatched:  # the key of none is accepted now
-        return Answers({Evidence.SILENT: frozenset(minions)})
-    return await _answers(ports, about, found, False)
+        return Answers({Evidence.SILENT: asked})
+    silent = asked - heard - recordless.keys()
+    unproven = silent & question.announced - question.given.keys()
+    rest = await _answers(ports, about, recordless, False)
+    return dataclasses.replace(
+        rest, told={**rest.told, Evidence.UNPROVEN: unproven, Evidence.SILENT: silent - unproven}
+    )
 
 
-async def _answers(ports: EnginePorts, about: About, found: Found, more: bool) -> Answers:
-    fun, others = about.fun, found.others(about.jid, about.fun)
-    stored = await _stored(ports, about, {minion: kept for minion, kept in found.ran.items() if minion not in others})
-    records = dict[str, Said]()
-    if once.is_recorded(fun if isinstance(fun, (list, tuple)) else [str(fun)], about.options):
+def _by_function(functions: list[str], told: Any) -> dict[str, Any] | None:
+    """Return an answer by function; several come as a list in their order (``multifunc_ordered``). None if it is none."""
+    said = dict(zip(functions, told, strict=False)) if isinstance(told, (list, tuple)) else told
+    # The function returns the job's proc entry, or {}; anything else is an error text.
+    return said if isinstance(said, dict) and isinstance(said.get(_RUNS), dict) else None
+
+
+def _is_return(jid: str, kept: Any) -> bool:
+    return isinstance(kept, dict) and kept.get("jid") == jid and "return" in kept
+
+
+async def _answers(ports: EnginePorts, about: About, given: Mapping[str, Mapping[str, Any]], more: bool) -> Answers:
+    """Return what minions have answered, and store returns that they have kept. :param given: ``{minion: by function}``."""
+    kept: dict[str, Any] = {minion: said.get(_KEPT) for minion, said in given.items()}
+    records = {minion: record for minion in kept if (record := once.record_of(kept[minion]))}
+    begun = {minion for minion, record in records.items() if record.state == "begun"}
+    running = frozenset(minion for minion, said in given.items() if said[_RUNS] or minion in begun)
+    ran = {minion: data for minion, data in kept.items() if minion not in running and _is_return(about.jid, data)}
+    others = frozenset(minion for minion, data in ran.items() if not once.is_return_of(about.fun, data))
+    if others:  # these ignore the job itself
+        log.warning("Job %s: %s has run another function under its jid, for another master", about.jid, sorted(others))
+    stored = await _stored(ports, about, {minion: data for minion, data in ran.items() if minion not in others})
+    records_say = dict[str, Said]()
+    funs = about.fun if isinstance(about.fun, (list, tuple)) else [str(about.fun)]
+    if once.is_recorded(funs, about.options):
         age = abs(ports.clock.now() - about.published_at)  # the clock may have been set back
-        records = {minion: Said.of(record.about(age)) for minion, record in found.records.items()}
-    told = {
-        # A minion whose return cannot be stored now is asked again.
-        Evidence.UNASKED: frozenset(found.ran) - stored - others,
-        Evidence.FETCHED: stored,
-        Evidence.RUNS: found.running,
-        Evidence.IDLE: found.idle | others,
-        Evidence.UNPROVEN: found.unproven & found.silent,
-        Evidence.SILENT: found.silent - found.unproven,
-    }
-    said = records | dict.fromkeys(others, Said.INTERRUPTED)
-    ran = {minion: record.at for minion, record in found.records.items()}
-    return Answers(told, said, ran, found.unmatched, found.applying, found.free, more)
+        records_say = {minion: Said.of(record.about(age)) for minion, record in records.items()}
+    idle = frozenset(given) - running - ran.keys()
+    jobs = {minion: given[minion].get(_RUNNING) for minion in given if not given[minion][_RUNS] and minion not in ran}
+    return Answers(
+        {
+            # A minion whose return cannot be stored now is asked again.
+            Evidence.UNASKED: frozenset(ran) - stored - others,
+            Evidence.FETCHED: stored,
+            Evidence.RUNS: running,
+            Evidence.IDLE: idle | others,
+        },
+        said=records_say | dict.fromkeys(others, Said.INTERRUPTED),
+        ran={minion: record.at for minion, record in records.items()},
+        # Only False means no: a minion may lack the function, or was not asked for it.
+        unmatched=frozenset(minion for minion in idle if given[minion].get(_MATCHES) is False),
+        applying=frozenset(m for m, those in jobs.items() if isinstance(those, list) and any(map(_runs_states, those))),
+        free=frozenset(minion for minion in idle if once.keeps_nothing(kept[minion]) and jobs[minion] == []),
+        more=more,
+    )
+
+
+def _runs_states(job: Any) -> bool:
+    return isinstance(job, Mapping) and runs_states(job.get("fun"))
 
 
 async def _stored(ports: EnginePorts, about: About, returns: Mapping[str, Any]) -> frozenset[str]:

@@ -1,5 +1,6 @@
 """
-Questions to minions and their answers: who is there, who runs a job, who has run it, where a kill has reached it.
+Questions to minions and their answers: who is there, what runs, where a kill has reached a job. Minions are asked about a
+job by ``core/delivery/asking.py``, which knows what they may answer.
 
 Each question is one publish under a fresh jid (a minion ignores a jid that it has seen). An answer counts once the log has
 it, under the name of its authenticated sender; the bus only says that it is on its way. This module must never guess: while
@@ -9,7 +10,6 @@ nothing is known of those without one: the question has failed, as if it was not
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -17,9 +17,7 @@ from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.errors import PublishFailed
-from saltext.jobs.core.functions import runs_states
 from saltext.jobs.core.ledger.records import Record, Returned
-from saltext.jobs.core.master import once
 from saltext.jobs.core.master.publisher import Publisher
 
 log = lines.logger(__name__)
@@ -40,40 +38,6 @@ LEAST_QUIET, QUIET, LONGEST = 2.0, 10.0, 6.0
 _SAME = 0.1
 #: Seconds in which the master must take a question. If it does, answers may take this many times as long as that took.
 _TAKEN, _AS_LONG = 60.0, 3.0
-_RUNS, _RECORDED, _RUNNING, _MATCHES = (
-    "saltutil.find_job",
-    "saltutil.find_cached_job",  # minions with the executor ``job_once`` add their record
-    "saltutil.running",
-    "match.compound",
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """What was found out of the minions that were asked about a job."""
-
-    running: frozenset[str]  # they run it
-    ran: Mapping[str, Any]  # ``{minion: return data}``: they have run it and keep its return (``cache_jobs``)
-    idle: frozenset[str]  # they do not know it
-    silent: frozenset[str] = frozenset()  # they have not answered
-    unmatched: frozenset[str] = frozenset()  # they say that the target does not match them
-    unproven: frozenset[str] = frozenset()  # silent ones whose answer was on the bus, but is not in the log
-    records: Mapping[str, once.Record] = dataclasses.field(default_factory=dict)  # of minions with ``job_once``
-    applying: frozenset[str] = frozenset()  # they run states for some other job, and have no process for this one
-    # Idle ones that run no job at all and keep neither records nor old returns: the answer holds for every other job too.
-    free: frozenset[str] = frozenset()
-
-    @property
-    def answered(self) -> frozenset[str]:
-        """The minions that have answered about the job."""
-        return self.running | self.ran.keys() | self.idle
-
-    def others(self, jid: str, fun: Any) -> frozenset[str]:
-        """Return the minions that have run something else under a job's jid, and so ignore the job itself."""
-        found = frozenset(minion for minion, data in self.ran.items() if not once.is_return_of(fun, data))
-        if found:
-            log.warning("Job %s: %s has run another function under its jid, for another master", jid, sorted(found))
-        return found
 
 
 class Questions:
@@ -145,7 +109,7 @@ class Questions:
         told for a while. ``hint``: answers on the bus count, since nothing is concluded from them. Raises as
         ``Publisher.publish``; if minions may have been asked all the same, or the log may lack answers, at the end only.
         """
-        await self._ask("test.ping", [], minions, timeout, told, linger=timeout * _LINGER, hint=hint)
+        await self.ask("test.ping", [], minions, timeout, told, linger=timeout * _LINGER, hint=hint)
 
     async def call(
         self, fun: str, arg: Iterable[Any], kwarg: Mapping[str, Any], minions: Iterable[str], timeout: float, user: str
@@ -153,7 +117,7 @@ class Questions:
         """Have minions run a function, and wait for their returns, which the job cache has too. Raises as ``ping``."""
         # With metadata the job cache stores the question, which is owed to nobody.
         more: dict[str, Any] = {"user": user, "kwarg": kwarg, "options": {"metadata": {"job_retry": False}}}
-        return await self._ask(fun, list(arg), sorted(minions), timeout, is_job=True, **more)
+        return await self.ask(fun, list(arg), sorted(minions), timeout, is_job=True, **more)
 
     async def kill_job(
         self, jid: str, minions: Iterable[str], timeout: float, told: Callable[[tuple[str, ...]], object], gently: bool
@@ -166,12 +130,12 @@ class Questions:
             if reached:
                 told(reached)
 
-        await self._ask("saltutil.term_job" if gently else "saltutil.kill_job", [jid], minions, timeout, tell)
+        await self.ask("saltutil.term_job" if gently else "saltutil.kill_job", [jid], minions, timeout, tell)
 
     async def find_running(self, minions: Iterable[str], timeout: float) -> dict[str, frozenset[str]]:
         """Ask minions which jobs they run: ``{minion: jids}`` of those that answered. Raises as ``ping``."""
         asked = frozenset(minions)
-        answers = await self._ask(_RUNNING, [], asked, timeout)
+        answers = await self.ask("saltutil.running", [], asked, timeout)
         # The function returns a list of proc entries; anything else is an error text and no evidence.
         return {
             minion: frozenset(str(entry.get("jid")) for entry in value if isinstance(entry, Mapping))
@@ -179,47 +143,7 @@ class Questions:
             if minion in asked and isinstance(value, list)
         }
 
-    async def find_job(
-        self,
-        jid: str,
-        minions: Iterable[str],
-        timeout: float,
-        told: Callable[[Found], object],
-        target: str | None = None,
-        doubted: Iterable[str] = (),
-    ) -> Found:
-        """
-        Ask minions in one publish whether they run ``jid``, or have run it. Raises as ``ping``.
-
-        :param told: gets answers as soon as they count; only what is found of the others is returned.
-        :param target: a compound target; they are asked whether it matches them, too.
-        :param doubted: those that are asked again, for records alone, if they run nothing and show none: a proxy runs a job
-            of several functions, as this question is, without its executors (Salt's ``metaproxy``).
-        """
-        asked, heard, in_doubt = frozenset(minions), set[str](), frozenset(doubted)
-        parts = {_RUNS: [jid], _RECORDED: [jid], _RUNNING: [], **({} if target is None else {_MATCHES: [target]})}
-        recordless = dict[str, Any]()  # what doubted minions have answered without records
-
-        def tell(new: Mapping[str, Any]) -> None:
-            given = {minion: value for minion, value in _named(list(parts), new).items() if minion in asked}
-            found = _found_in(jid, given)
-            recordless.update((minion, given.pop(minion)) for minion in in_doubt & found.idle - found.records.keys())
-            found = _found_in(jid, given)
-            if found.answered:
-                heard.update(found.answered)
-                told(found)
-
-        answers = await self._ask(list(parts), list(parts.values()), asked, timeout, tell)
-        if recordless:
-            said = (await self._ask(_RECORDED, [jid], recordless, timeout)).given
-            for minion in recordless.keys() & said.keys():
-                recordless[minion] = {**recordless[minion], _RECORDED: said[minion]}
-        rest = _found_in(jid, recordless)
-        return dataclasses.replace(
-            rest, silent=asked - heard - rest.answered, unproven=asked & answers.announced - answers.given.keys()
-        )
-
-    async def _ask(
+    async def ask(
         self,
         fun: str | list[str],
         arg: list[Any],
@@ -232,8 +156,10 @@ class Questions:
         **more: Any,
     ) -> Question:
         """
-        Return the outcome, once all have answered or the time is over.
+        Have minions run a function, or several, and return the outcome, once all have answered or the time is over. Raises
+        as ``ping``.
 
+        :param told: gets answers as soon as they count.
         :param linger: for how many seconds after the end late answers are told.
         :param is_job: it is a job as others, which the job cache has. Its answers say nothing about the master's backlog.
         :param hint: answers on the bus count.
@@ -346,41 +272,3 @@ class Question:
             self._loop.call_later(wait, self._end_when_quiet, earliest, timeout)
         else:
             self._over.set_result(None)
-
-
-def _named(functions: list[str], answers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return answers, which are lists in the order of the functions (``multifunc_ordered``), by function."""
-    return {
-        minion: dict(zip(functions, value, strict=False)) if isinstance(value, (list, tuple)) else value
-        for minion, value in answers.items()
-    }
-
-
-def _found_in(jid: str, given: Mapping[str, Any]) -> Found:
-    """Return what minions say about a job. :param given: ``{minion: {function: return}}``; all else is no evidence."""
-    # The function returns the job's proc entry, or {}; anything else is an error text.
-    told = {
-        minion: (value[_RUNS], value.get(_RECORDED))
-        for minion, value in given.items()
-        if isinstance(value, dict) and isinstance(value.get(_RUNS), dict)
-    }
-    found = {minion: once.record_of(cached) for minion, (_, cached) in told.items()}
-    records = {minion: record for minion, record in found.items() if record is not None}
-    begun = {minion for minion, record in records.items() if record.state == "begun"}
-    running = frozenset(minion for minion, (entry, _) in told.items() if entry or minion in begun)
-    ran = {
-        minion: cached
-        for minion, (_, cached) in told.items()
-        if minion not in running and isinstance(cached, dict) and cached.get("jid") == jid and "return" in cached
-    }
-    idle = frozenset(told) - running - ran.keys()
-    # Only False means no: a minion may lack the function, or was not asked for it.
-    unmatched = frozenset(m for m in idle if given[m].get(_MATCHES) is False)
-    jobs = {m: given[m].get(_RUNNING) for m, (entry, _) in told.items() if not entry and m not in ran}
-    applying = frozenset(m for m, those in jobs.items() if isinstance(those, list) and any(map(_runs_states, those)))
-    free = frozenset(m for m in idle if once.keeps_nothing(told[m][1]) and jobs[m] == [])
-    return Found(running, ran, idle, unmatched=unmatched, records=records, applying=applying, free=free)
-
-
-def _runs_states(job: Any) -> bool:
-    return isinstance(job, Mapping) and runs_states(job.get("fun"))

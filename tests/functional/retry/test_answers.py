@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import types
 
 import pytest
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.delivery.asking import About, ask
+from saltext.jobs.core.delivery.known import Evidence, Said
+from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.ledger.records import return_of
 from saltext.jobs.core.master.passes import pass_for
@@ -119,21 +123,35 @@ def virtual():
     made.close()
 
 
+def asked(virtual, questions, minions, timeout, doubted=()):
+    """Ask minions about the job. Return what is told of those that answer, and what of the others."""
+    told, ports = [], types.SimpleNamespace(questions=questions, clock=Clock(0.0, virtual.steady))
+
+    async def take(answers):
+        told.append(await answers)
+
+    def tell(answers):
+        virtual.loop.spawn_callback(take, answers)
+
+    about = About(JID, "state.apply", None, 0.0)
+    rest = virtual.loop.run_sync(lambda: ask(ports, about, minions, timeout, tell, doubted=doubted))
+    virtual.run(0.1)
+    return told, rest
+
+
 def found_in(virtual, answer):
     """What is found once minion a has given an answer."""
     questions = Questions(virtual.loop, Publisher(), steady=virtual.steady)
     virtual.loop.call_later(0.1, answered, questions, FIRST, "a", answer)
-    told = []
-    virtual.loop.run_sync(lambda: questions.find_job(JID, "a", 0.5, told.append))
-    return told[0]
+    return asked(virtual, questions, "a", 0.5)[0][0]
 
 
 @pytest.mark.parametrize(
     ("told", "state", "runs"),
     [
-        ({"state": "never", "recorded_for": 1e6}, "never", False),
-        ({"state": "interrupted"}, "interrupted", False),
-        ({"state": "begun"}, "begun", True),
+        ({"state": "never", "recorded_for": 1e6}, Said.NEVER, False),
+        ({"state": "interrupted"}, Said.INTERRUPTED, False),
+        ({"state": "begun"}, Said.NOT_SURE, True),
         ({"state": "nonsense"}, None, False),
         ("text", None, False),
         (None, None, False),
@@ -141,8 +159,8 @@ def found_in(virtual, answer):
 )
 def test_the_records_of_a_minion_come_with_its_answer(told, state, runs, virtual):
     found = found_in(virtual, {EITHER[0]: {}, EITHER[1]: {"jid": JID, "job_once": told}})
-    assert {minion: record.state for minion, record in found.records.items()} == ({"a": state} if state else {})
-    assert (found.running, found.idle) == ((frozenset("a"), frozenset()) if runs else (frozenset(), frozenset("a")))
+    assert found.said == ({"a": state} if state else {})
+    assert [found.told[said] for said in (Evidence.RUNS, Evidence.IDLE)] == [set("a" * runs), set("a" * (not runs))]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +183,7 @@ def test_an_answer_holds_for_all_jobs_only_of_a_minion_that_runs_nothing_and_kee
 ):
     parts = [{}, cached, runs]
     found = found_in(virtual, parts if ordered else dict(zip(EITHER, parts, strict=True)))  # ``multifunc_ordered``
-    assert found.idle == frozenset("a")
+    assert found.told[Evidence.IDLE] == frozenset("a")
     assert found.free == (frozenset("a") if free else frozenset())
 
 
@@ -183,16 +201,16 @@ def test_an_answer_holds_for_all_jobs_only_of_a_minion_that_runs_nothing_and_kee
 )
 def test_a_minion_that_runs_states_says_so(runs, applies, virtual):
     found = found_in(virtual, dict(zip(EITHER, [{}, None, runs], strict=True)))
-    assert (found.idle, found.applying) == (frozenset("a"), frozenset("a") if applies else frozenset())
+    assert (found.told[Evidence.IDLE], found.applying) == (frozenset("a"), frozenset("a") if applies else frozenset())
 
 
 def test_a_minion_is_not_silent_while_the_answers_of_others_still_come(virtual):
-    loop, told = virtual.loop, []
-    questions = Questions(loop, Publisher(), virtual.steady)
+    questions = Questions(virtual.loop, Publisher(), virtual.steady)
     for after, minion in ((0.3, "a"), (1.5, "b")):
-        loop.call_later(after, answered, questions, FIRST, minion, IDLE)
-    found = loop.run_sync(lambda: questions.find_job(JID, "abc", 0.5, told.append))
-    assert ([part.idle for part in told], found.silent) == ([frozenset("a"), frozenset("b")], frozenset("c"))
+        virtual.loop.call_later(after, answered, questions, FIRST, minion, IDLE)
+    told, rest = asked(virtual, questions, "abc", 0.5)
+    assert [part.told[Evidence.IDLE] for part in told] == [frozenset("a"), frozenset("b")]
+    assert rest.told[Evidence.SILENT] == frozenset("c")
 
 
 def test_replies_to_something_earlier_prolong_a_question_but_not_for_ever(virtual):
@@ -200,8 +218,9 @@ def test_replies_to_something_earlier_prolong_a_question_but_not_for_ever(virtua
     questions, begun = Questions(loop, Publisher(), virtual.steady), virtual.steady()
     for second in range(100):
         loop.call_later(second, questions.handed_on, second + 5.0)  # what was published 5 s before
-    found = loop.run_sync(lambda: questions.find_job(JID, "a", 4.0, print))
-    assert (found.silent, virtual.steady() - begun) == (frozenset("a"), pytest.approx(4.0 * LONGEST, abs=3.0))
+    _, rest = asked(virtual, questions, "a", 4.0)
+    assert rest.told[Evidence.SILENT] == frozenset("a")
+    assert virtual.steady() - begun == pytest.approx(4.0 * LONGEST, abs=3.0)
 
 
 class Hung(Publisher):
@@ -215,7 +234,7 @@ class Hung(Publisher):
 def test_what_minions_say_is_soon_known_to_be_unknown_if_the_master_does_not_take_the_question(virtual):
     questions, begun = Questions(virtual.loop, Hung(), virtual.steady), virtual.steady()
     with pytest.raises(PublishFailed):
-        virtual.loop.run_sync(lambda: questions.find_job(JID, "a", 5.0, print))
+        asked(virtual, questions, "a", 5.0)
     assert virtual.steady() - begun < 70.0
 
 
@@ -237,11 +256,10 @@ class Proxies(Publisher):
 
 
 def test_a_proxy_that_may_have_begun_a_job_is_asked_for_its_records_alone(virtual):
-    loop, told = virtual.loop, []
-    publisher = Proxies(loop, {"a": "interrupted", "b": "never", "c": "begun"})
-    publisher.questions_of = questions = Questions(loop, publisher, steady=virtual.steady)
-    found = loop.run_sync(lambda: questions.find_job(JID, "abcd", 0.5, told.append, doubted="abc"))
+    publisher = Proxies(virtual.loop, {"a": "interrupted", "b": "never", "c": "begun"})
+    publisher.questions_of = questions = Questions(virtual.loop, publisher, steady=virtual.steady)
+    told, rest = asked(virtual, questions, "abcd", 0.5, doubted="abc")
     assert publisher.asked == [(EITHER, list("abcd")), (EITHER[1], list("abc"))]
-    assert {minion: record.state for minion, record in found.records.items()} == publisher.records
-    assert (found.running, found.idle) == (frozenset("c"), frozenset("ab"))
-    assert [part.idle for part in told] == [frozenset("d")], "of the doubted nothing is told too early"
+    assert rest.said == {"a": Said.INTERRUPTED, "b": Said.NEVER, "c": Said.NOT_SURE}
+    assert (rest.told[Evidence.RUNS], rest.told[Evidence.IDLE]) == (frozenset("c"), frozenset("ab"))
+    assert [part.told[Evidence.IDLE] for part in told] == [frozenset("d")], "of the doubted nothing is told too early"
