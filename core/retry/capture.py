@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from saltext.jobs.core import lines
 from saltext.jobs.core.display.text import some
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, Key, Kind, State, Watched
+from saltext.jobs.core.retry.entry import ENDED, UNDER_WAY, Entry, Job, Key, Killed, Kind, State, Watched
 from saltext.jobs.core.retry.queue import Queue, matches
 from saltext.jobs.core.retry.replay import Replays, Turns
 from saltext.jobs.core.retry.waiting import AGAIN, GRACE
@@ -108,6 +108,7 @@ class Capture:
             self.open[jid] = self.jobs.setdefault(jid, Watched())
         job = self.open[jid]
         job.named.update(fact.minions)
+        job.killed |= {name: job.killed[name]._replace(again=True) for name in job.killed.keys() & set(fact.minions)}
         if at > job.at:  # what was said before does not count for this publish
             job.at, job.answers = at, {}
         self._changed(jid)
@@ -130,10 +131,9 @@ class Capture:
             self._close(jid)
         else:
             job.named |= fact.minions.keys()
-            # Published since, and not in the future: the clock may have been set back.
-            if back := {name for name, (_, at) in job.killed.items() if at < fact.minions.get(name, at) <= now}:
-                job.killed = {name: kill for name, kill in job.killed.items() if name not in back}
-                self._changed(jid)
+            # Order and times must show that it was published since: the clock may have been set back.
+            back = {name for name, kill in job.killed.items() if kill.again and kill.at < fact.minions.get(name, 0.0)}
+            job.killed = {name: kill for name, kill in job.killed.items() if name not in back}
             if now < job.at + self._patience - _SLACK:
                 self._later(jid, job.at + self._patience)
             else:
@@ -220,7 +220,7 @@ class Capture:
         is_there = watched.answers[minion] is not None
         state, reason = State.PENDING, "it did not return the job and does not answer"
         if minion in watched.killed:
-            state, reason = State.CANCELLED, f"killed by {watched.killed[minion][0]}"
+            state, reason = State.CANCELLED, f"killed by {watched.killed[minion].user}"
         elif minion in watched.begun:
             state = State.RUNNING
             reason = f"it has begun the job, and {'no longer runs it' if is_there else 'does not answer'}"
@@ -264,8 +264,7 @@ class Capture:
         for jid in jids:
             # This is stored before the signal counts as settled. The look strikes off minions that returned the job.
             job = self._noted(jid, self._queue.now + self._queue.settings.ttl)
-            at = max(kill.at, job.at)  # it came after that publish, whatever the clock
-            job.killed.update(dict.fromkeys(sorted(kill.minions), (kill.user, at)))
+            job.killed.update(dict.fromkeys(sorted(kill.minions), Killed(kill.user, kill.at)))
             self.look(jid)
         for entry in [entry for minion in sorted(kill.minions) for entry in self._queue.of(minion, kill.jid or None)]:
             # A job that the queue has not sent runs from the operator's own publish.

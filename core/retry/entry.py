@@ -262,6 +262,14 @@ class Job:
 # -- what is known of a job besides its entries ------------------------------------------------------------------------
 
 
+class Killed(NamedTuple):
+    """An operator has killed a job on a minion."""
+
+    user: str
+    at: float
+    again: bool = False  # the master has published something under its jid to that minion since
+
+
 @dataclass(slots=True, eq=False)
 class Watched:
     """
@@ -272,7 +280,7 @@ class Watched:
     until: float = 0.0  # when it is no longer owed, as far as that is known
     begun: set[str] = field(default_factory=set)  # minions that have begun it
     settled: set[str] = field(default_factory=set)  # minions that are no longer owed it, whatever the job cache says
-    killed: dict[str, tuple[str, float]] = field(default_factory=dict)  # where it was killed: {minion: (user, time)}
+    killed: dict[str, Killed] = field(default_factory=dict)  # where it was killed, by minion
     # -- of a job whose outcome is not known: until it is closed
     at: float = -math.inf  # its newest publish; minus infinity if there was none since it was closed
     named: set[str] = field(default_factory=set)  # minions that it was published to
@@ -298,7 +306,7 @@ class Watched:
     @classmethod
     def from_record(cls, record: Mapping[str, Any], now: float) -> Watched:
         """Return the job that a record describes. :raises Exception: of many kinds, when it describes none."""
-        killed = {minion: (str(user), float(at)) for minion, (user, at) in record["killed"].items()}
+        killed = {minion: Killed(str(user), float(at), *more) for minion, (user, at, *more) in record["killed"].items()}
         at, named = record["published"]
         note = float(record["until"]), set(record["begun"]), set(record["settled"]), killed
         return cls(*note, min(float(at), now), set(named))

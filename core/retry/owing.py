@@ -6,7 +6,6 @@ It must never send anything: what an operator asks for goes through all looks an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from saltext.jobs.core import lines
@@ -116,11 +115,11 @@ class Owing:
     def _was_killed(self, minion: str, jid: str, wanted_at: float) -> bool:
         """Tell whether a job was killed on a minion after an operator wanted it there; then its entry is cancelled."""
         job, entry = self._capture.jobs.get(jid), self._queue.entry(minion, jid)
-        user, killed_at = ("", -math.inf) if job is None else job.killed.get(minion, ("", -math.inf))
-        if killed_at < wanted_at:
+        kill = job.killed.get(minion) if job else None
+        if kill is None or kill.at < wanted_at:
             return False
         if entry is not None and State.CANCELLED in TRANSITIONS[entry.state]:
-            self._replays.end(entry, State.CANCELLED, f"killed by {user}")
+            self._replays.end(entry, State.CANCELLED, f"killed by {kill.user}")
         return True
 
     def cancel(self, asked: facts.Requested) -> int:

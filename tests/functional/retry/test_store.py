@@ -7,7 +7,7 @@ import time
 import pytest
 
 from saltext.jobs.core.ledger import queue
-from saltext.jobs.core.retry.entry import Key, Kind, State, Watched
+from saltext.jobs.core.retry.entry import Key, Killed, Kind, State, Watched
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of
 from saltext.jobs.core.sqlite.tables import SqliteTables
@@ -34,7 +34,7 @@ def queued(*places):
 
 def test_what_one_process_stores_another_finds(stores):
     places = [("Deploy", "b"), ("deploy", "a"), ("deploy", "A"), ("déploy", "web.example.com")]
-    job = Watched(1000.0, {"c"}, {"d"}, {"e": ("root", 900.0)}, 900.0, {"c", "d", "e"})
+    job = Watched(1000.0, {"c"}, {"d"}, {"e": Killed("root", 900.0)}, 900.0, {"c", "d", "e"})
     stores[0].write({**queued(*places), **changes(watched={"deploy": job.as_record()})})
     assert set(owed(stores[1])) == set(places)
     assert owed(stores[1], jid="deploy", minion="a") == [("deploy", "a")]

@@ -38,6 +38,20 @@ def test_a_kill_cancels_nothing_that_is_published_after_it_to_a_minion_that_it_n
     assert (world.state("b", "j1"), world.runs["b", "j1"]) == (None, 1)
 
 
+def test_a_job_that_is_killed_right_before_the_clock_is_set_back_is_delivered_to_nobody():
+    world = World()
+    world.run(1)
+    world.stop("b")
+    world.publish("j1")
+    world.kill("j1")
+    world.clock_ahead = -5.0
+    world.restart()
+    world.run(60)
+    world.start("b")
+    world.run(60)
+    assert (world.state("b", "j1"), world.runs["b", "j1"]) == (State.CANCELLED, 0)
+
+
 def test_minions_that_begin_a_job_and_never_return_it_are_named_once_its_time_to_live_is_over(caplog):
     world = World(minions=tuple(f"m{n}" for n in range(6)), acks=False, duration=1e6, ttl=3600.0)
     world.publish("j1")
