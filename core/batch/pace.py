@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from typing import Any, NamedTuple
 
 from saltext.jobs.core.batch.spec import APPROVE, Part, Spec
@@ -40,7 +41,7 @@ class Pace(Part):
 
     spec: Spec
     stage: int = 0
-    quota: int | None = None  # minions that this wave may still send to; None for any number
+    quota: float = math.inf  # minions that this wave may still send to
     cooling: list[float] = dataclasses.field(default_factory=list)  # until when slots stay empty, in order
     not_before: float = 0.0  # nothing goes out before this Unix time
     failures: int = 0  # publishes that failed in a row
@@ -68,17 +69,10 @@ class Pace(Part):
         """The place of the group whose turn it is."""
         return self.spec.stages[self.stage].group
 
-    def capacity(self, flying: int, available: int) -> int:
-        """Return how many of ``available`` pending minions may be sent to while ``flying`` are in flight."""
-        free = self.size - flying - len(self.cooling)
-        if self.quota is not None:
-            free = min(free, self.quota)
-        return max(0, min(free, available))
-
     def stage_is_over(self, flying: int, available: int) -> bool:
         """Tell whether all minions of a wave, or of a group, have ended."""
-        used_up = self.quota is not None and self.quota <= 0  # below 0: a minion was put back, but had begun
-        return not flying and not self.cooling and (used_up or not available)
+        # Below 0: a minion was put back, but had begun.
+        return not flying and not self.cooling and (self.quota <= 0 or not available)
 
     @property
     def by_hand(self) -> bool:
@@ -103,12 +97,7 @@ class Pace(Part):
     def sends(self, count: int) -> None:
         self.freed_at = None
         self.publishes += 1
-        self.charge(count)
-
-    def charge(self, count: int) -> None:
-        """Count minions that received the job against the wave. A negative count gives back those that are pending again."""
-        if self.quota is not None:
-            self.quota -= count
+        self.quota -= count
 
     def publish_failed(self, now: float) -> bool:
         """Note a failed publish, and tell whether to try again after a pause."""
@@ -125,8 +114,8 @@ class Pace(Part):
         self.checking = self.checking if self.by_hand else None
         self.cooling = [min(until, now + self.spec.batch_wait) for until in self.cooling]
 
-    def _quota(self) -> int | None:
-        return self.size if self.spec.stages[self.stage].wave else None
+    def _quota(self) -> float:
+        return self.size if self.spec.stages[self.stage].wave else math.inf
 
     # -- freed slots --------------------------------------------------------------------------------------------------
 
@@ -154,8 +143,8 @@ class Pace(Part):
         Return to how many of the ``available`` minions to send now, while ``flying`` are in flight, each of which may free a
         slot; and the Unix time until which the slots that are free now wait, None if they do not.
         """
-        capacity = self.capacity(flying, available)
-        if not capacity:
+        capacity = int(min(self.size - flying - len(self.cooling), self.quota, available))
+        if capacity <= 0:
             self.limit = None  # it has all the room that it wants
             return 0, None
         if self.freed_at is None:

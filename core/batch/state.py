@@ -12,6 +12,7 @@ import bisect
 import dataclasses
 import heapq
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -232,6 +233,7 @@ class BatchState(Part):
         batch.announced = None if batch.announced is None else PausedBy(batch.announced)
         for name in PARTS:
             getattr(batch, name).load(row[name])
+        batch.pace.quota = math.inf if batch.pace.quota is None else batch.pace.quota  # None: of an earlier version
         batch.pending.open_to(batch.pace.group)
         for minion, kept in members.items():
             member = batch.members[minion] = Member.of_row(kept)
@@ -365,7 +367,7 @@ class BatchState(Part):
             member.step, member.due, member.claimed, member.begun_at = None, None, False, 0.0
             del self.flights[minion]
             self.pending.put([minion])
-            self.pace.charge(-1)
+            self.pace.quota += 1
 
     def settle(self, minion: str, outcome: Outcome, now: float, retcode: int | None) -> None:
         """Note how a minion ended, in place of an earlier record, and free its slot if it has one."""
@@ -407,7 +409,7 @@ class BatchState(Part):
         """A minion has received the job; if it is pending, it counts against the wave after all."""
         if minion in self.pending:
             self.pending.drop(minion)
-            self.pace.charge(1)
+            self.pace.quota -= 1
 
     def _count(self, minion: str, member: Member, by: int) -> None:
         assert member.ended is not None

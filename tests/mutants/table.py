@@ -47,8 +47,8 @@ _TABLE = (
     (
         "the size of a batch is off by one",
         "core/batch/pace.py",
-        "free = self.size - flying - len(self.cooling)",
-        "free = self.size + 1 - flying - len(self.cooling)",
+        "min(self.size - flying - len(self.cooling),",
+        "min(self.size + 1 - flying - len(self.cooling),",
         TOGETHER,
     ),
     (
@@ -61,8 +61,8 @@ _TABLE = (
     (
         "the first wave of a ramp sends on before it has ended",
         "core/batch/pace.py",
-        "return self.size if self.spec.stages[self.stage].wave else None",
-        "return None",
+        "return self.size if self.spec.stages[self.stage].wave else math.inf",
+        "return math.inf",
         "tests/unit/batch/test_shell_sending.py::test_a_ramp_sends_wave_by_wave_and_then_slides",
     ),
     (
