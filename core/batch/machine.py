@@ -50,7 +50,7 @@ class Batch(BatchState):
     def _advance(self, now: float) -> list[Effect]:
         """Return the effects that the state calls for, whatever fact led to it."""
         self.pace.warm(now)
-        self.pace.wanted, self.goes_on_at = 0, None  # ``_go_on`` sets them again
+        self.pace.wanted, self.goes_on_at = 0, math.inf  # ``_go_on`` sets them again
         if self.finished:
             return []
         overdrawn = "" if self.halted else self.overdrawn()
@@ -82,7 +82,7 @@ def _go_on(batch: BatchState, now: float) -> list[Effect]:
         return effects
     if not rights.may_send(now):
         ask = [facts.CheckRights(tuple(pending.in_order()))] if rights.must_ask(now) else []
-        batch.look_again(None if rights.asking else rights.ask_at)
+        batch.look_again(rights.ask_at)
         return [*effects, *ask]
     if pending.first_ping and not pending.pinged and not pending.unseen:
         pending.first_ping = False  # every minion has shown a sign of life without the first ping

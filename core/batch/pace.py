@@ -138,15 +138,15 @@ class Pace(Part):
         """For how many seconds to gather slots if others are likely to become free meanwhile."""
         return max(self.spec.publish_window, min(LONGEST * self.usual, LONGEST_SECONDS))
 
-    def turn(self, now: float, flying: int, available: int) -> tuple[int, float | None]:
+    def turn(self, now: float, flying: int, available: int) -> tuple[int, float]:
         """
         Return to how many of the ``available`` minions to send now, while ``flying`` are in flight, each of which may free a
-        slot; and the Unix time until which the slots that are free now wait, None if they do not.
+        slot; and the Unix time until which the slots that are free now wait, infinite if they do not.
         """
         capacity = int(min(self.size - flying - len(self.cooling), self.quota, available))
         if capacity <= 0:
             self.limit = None  # it has all the room that it wants
-            return 0, None
+            return 0, math.inf
         if self.freed_at is None:
             self.freed_at = now
         window = self.spec.publish_window
@@ -160,7 +160,7 @@ class Pace(Part):
             return 0, publish_at
         count = capacity if self.room is None else min(capacity, self.room)
         self.wanted = 0 if count else capacity
-        return count, None
+        return count, math.inf
 
 
 # -- why it is paused ---------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class Schedule(Part):
     trouble: str = ""  # why that is not known
     ahead: float = 0.0  # seconds by which the wall clock is ahead of the engine's, as ``live.py`` says
     looked_at: float | None = None
-    look_at: float | None = None  # when to look again; None for never
+    look_at: float = math.inf  # when to look again
 
     @property
     def bounded(self) -> bool:
@@ -255,7 +255,7 @@ class Schedule(Part):
             return True
         wall = now + self.ahead + _SLACK
         is_known = self.looked_at is not None and self.looked_at <= wall
-        if is_known and (self.look_at is None or wall < self.look_at):
+        if is_known and wall < self.look_at:
             return self.open
         self.looked_at = wall
         try:
@@ -264,12 +264,12 @@ class Schedule(Part):
             self.opens, self.open, self.trouble, self.look_at = None, False, str(exc), wall + ASK_AGAIN
         else:
             self.opens, self.open, self.trouble = found.opens, found.opens <= wall, ""
-            self.look_at = found.closes if self.open else found.opens
+            self.look_at = (found.closes or math.inf) if self.open else found.opens
         return self.open
 
-    def next_due(self) -> float | None:
-        """Return when to look again, by the engine's clock; None if no time is set."""
-        return None if self.look_at is None else self.look_at - self.ahead
+    def next_due(self) -> float:
+        """Return when to look again, by the engine's clock."""
+        return self.look_at - self.ahead
 
     def pause(self) -> Pause:
         return Pause(PausedBy.WINDOW if self.spec.window else PausedBy.START, self.trouble)
@@ -290,8 +290,7 @@ class Rights(Part):
 
     spec: Spec
     granted: bool = False  # the last answer; it counts until it is time to ask again
-    asking: bool = False  # a question is under way
-    ask_at: float = 0.0  # when to ask next
+    ask_at: float = 0.0  # when to ask next; infinite while a question is under way
     trouble: str = ""  # why there is no answer
 
     @property
@@ -305,9 +304,9 @@ class Rights(Part):
 
     def must_ask(self, now: float) -> bool:
         """Tell whether to ask about the rights now; if so, the question counts as under way."""
-        if self.asking or now < self.ask_at:
+        if now < self.ask_at:
             return False
-        self.asking = True
+        self.ask_at = math.inf
         return True
 
     def doubt(self) -> None:
@@ -316,6 +315,6 @@ class Rights(Part):
 
     def told(self, reason: str, trouble: str, now: float) -> bool:
         """Take an answer, and tell whether it says that rights are lacking."""
-        self.asking, self.trouble, self.granted = False, trouble, not (reason or trouble)
+        self.trouble, self.granted = trouble, not (reason or trouble)
         self.ask_at = now + (ASK_AGAIN if trouble else FRESH)
         return bool(reason)

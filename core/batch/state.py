@@ -53,16 +53,16 @@ class Flights(dict[str, Member]):
         if due is not None:
             heapq.heappush(self._heap, (due, minion))
 
-    def next_overdue(self) -> float | None:
-        """Return when minions are next overdue, or None."""
+    def next_overdue(self) -> float:
+        """Return when minions are next overdue; infinite if none is."""
         while self._heap and self._is_stale(*self._heap[0]):
             heapq.heappop(self._heap)
-        return self._heap[0][0] + CHECK_WINDOW if self._heap else None
+        return self._heap[0][0] + CHECK_WINDOW if self._heap else math.inf
 
     def overdue(self, now: float) -> list[str]:
         """Return the minions that are overdue, each once: they are not overdue again before they get a new due time."""
-        first, due = self.next_overdue(), list[tuple[float, str]]()
-        while first is not None and first <= now and self._heap and self._heap[0][0] <= now:
+        is_time, due = self.next_overdue() <= now, list[tuple[float, str]]()
+        while is_time and self._heap and self._heap[0][0] <= now:
             due.append(heapq.heappop(self._heap))
         return list(dict.fromkeys(minion for at, minion in due if not self._is_stale(at, minion)))
 
@@ -195,7 +195,7 @@ class BatchState(Part):
     killing: bool = False
     stopped_by: str = ""
     stepped_at: float = 0.0  # when the last fact became known; 0 before the first one
-    goes_on_at: float | None = None  # when what keeps it from sending ends by itself, or may end
+    goes_on_at: float = math.inf  # when what keeps it from sending ends by itself, or may end
     catching_up: tuple[str, ...] = ()  # minions whose returns from before this engine are looked for
     members: dict[str, Member] = field(default_factory=dict)
     flights: Flights = field(default_factory=Flights)
@@ -289,8 +289,8 @@ class BatchState(Part):
     @property
     def next_due(self) -> float | None:
         """When the next Tick is due, in Unix time; None while only another fact can change anything."""
-        due = (self.goes_on_at, self.flights.next_overdue())
-        return min((time for time in due if time is not None), default=None)
+        due = min(self.goes_on_at, self.flights.next_overdue())
+        return due if due < math.inf else None
 
     def holds_publish(self, now: float) -> str:
         """Return why a publish that was decided on must not go out after all; empty if it may."""
@@ -388,9 +388,9 @@ class BatchState(Part):
             self._count(minion, member, -1)
             member.ended = member.retcode = None
 
-    def look_again(self, at: float | None) -> None:
-        """Something keeps the batch from sending until ``at``; None if only a fact can end that."""
-        self.goes_on_at = min((time for time in (at, self.goes_on_at) if time is not None), default=None)
+    def look_again(self, at: float) -> None:
+        """Something keeps the batch from sending until ``at``."""
+        self.goes_on_at = min(self.goes_on_at, at)
 
     def halt(self, reason: str) -> list[Effect]:
         """Send to no minion any more, for this reason."""

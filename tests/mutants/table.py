@@ -145,8 +145,8 @@ _TABLE = (
     (
         "a window does not shut",
         "core/batch/pace.py",
-        "self.look_at = found.closes if self.open else found.opens",
-        "self.look_at = None if self.open else found.opens",
+        "(found.closes or math.inf) if self.open else found.opens",
+        "math.inf if self.open else found.opens",
         CLOCKS,
     ),
     (
