@@ -19,7 +19,7 @@ from typing import Any
 
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.delivery import known
-from saltext.jobs.core.delivery.known import AT_ANY_TIME, Delivery, Evidence, Said, Step, Verdict
+from saltext.jobs.core.delivery.known import Delivery, Evidence, Said, Step, Verdict
 
 #: Longest pause in seconds between two questions to a minion that still runs the job, unless ``timeout`` is longer.
 LONGEST_CHECK = 600.0
@@ -69,13 +69,6 @@ class Member(Delivery):
     resends: int = 0  # how often it was sent the job again
     ended: Outcome | None = None
     retcode: int | None = None  # of its return
-
-    def go(self, to: Step) -> None:
-        if to in AT_ANY_TIME:
-            self.step = to
-        else:
-            # Not ``super()``, which does not know a class with slots.
-            Delivery.go(self, to)
 
     def sends(self, now: float) -> None:
         """It is about to be sent the job."""

@@ -23,7 +23,7 @@ from saltext.jobs.core.batch.facts import Effect
 from saltext.jobs.core.batch.member import Member, Outcome
 from saltext.jobs.core.batch.pace import Pace, Pause, PausedBy, Rights, Schedule
 from saltext.jobs.core.batch.spec import Part, Spec
-from saltext.jobs.core.delivery.known import Step
+from saltext.jobs.core.delivery.known import AT_ANY_TIME, Step
 from saltext.jobs.core.display.text import counted
 
 #: Seconds for which overdue minions are gathered, for one look-up and one question.
@@ -349,7 +349,10 @@ class BatchState(Part):
         if member.step is None:
             self._receives(minion)
             self.flights[minion] = member
-        member.go(step)
+        if step in AT_ANY_TIME:
+            member.step = step
+        else:
+            member.go(step)
         self.flights.set_due(minion, due)
         return member
 
