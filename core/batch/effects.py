@@ -33,6 +33,7 @@ from saltext.jobs.core.options.kinds import WINDOW
 from saltext.jobs.core.users import WHO
 
 log = lines.logger(__name__)
+_quiet = lines.Quiet(log)
 
 #: Seconds before something that failed is tried again, such as a look into the job cache.
 RETRY_PAUSE = 5.0
@@ -60,9 +61,9 @@ async def _carry_out(ports: Ports, live: Live, effect: facts.Effect) -> None:
             return
         except Exception as exc:
             if isinstance(exc, JobCacheError):
-                live.quiet.error("job cache", "Batch %s waits for the job cache: %s", live.jid, exc)
+                _quiet.error(f"{live.jid} job cache", "Batch %s waits for the job cache: %s", live.jid, exc)
             elif isinstance(exc, PublishFailed):
-                live.quiet.warning("check", "Batch %s: the check of a stage is made again: %s", live.jid, exc)
+                _quiet.warning(f"{live.jid} check", "Batch %s: the check of a stage is made again: %s", live.jid, exc)
             else:
                 log.exception("Batch %s: %s failed", live.jid, type(effect).__name__)
             if isinstance(effect, facts.Publish):

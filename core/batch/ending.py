@@ -79,8 +79,8 @@ def doubt_silence(batch: BatchState, _fact: facts.Fact, _now: float) -> list[Eff
 def ticked(batch: BatchState, _fact: facts.Tick, now: float) -> list[Effect]:
     """Time has passed: look for overdue minions."""
     due = batch.flights.overdue(now)
-    last = batch.flights.at(due, Step.ANSWERED)
-    first = [minion for minion in due if minion not in set(last)] if last else due
+    last = dict.fromkeys(batch.flights.at(due, Step.ANSWERED))
+    first = [minion for minion in due if minion not in last]
     return look_for(batch, first, Step.LOOKING) + look_for(batch, last, Step.LOOKING_AGAIN)
 
 

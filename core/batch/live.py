@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from saltext.jobs.core import lines
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.permission import Permission
@@ -25,8 +24,6 @@ from saltext.jobs.core.engine.process import EnginePorts
 from saltext.jobs.core.engine.writer import GATHER, Writer
 from saltext.jobs.core.ledger.batches import Change
 from saltext.jobs.core.ledger.log import Reader
-
-log = lines.logger(__name__)
 
 #: Seconds by which the wall clock may drift from the engine's before windows are looked at again.
 CLOCK_SLACK = 0.5
@@ -66,7 +63,6 @@ class Live:
         self.gone = False  # it is closed, and takes no facts any more
         self.served = 0  # in which round it last got room
         self.counted = Counter(batch.counts)  # of its minions that have ended: the engine's figures have them
-        self.quiet = lines.Quiet(log)  # logs failures that repeat at most once a minute
 
     def step(self, fact: facts.Fact, room: int = 0) -> bool:
         """Have the batch take a fact, and tell whether that changes anything. ``room``: as ``Sharing`` gives it."""
