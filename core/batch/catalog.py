@@ -281,14 +281,11 @@ def _is_state(state: Any) -> bool:
 def _summary_of_salt(state: Mapping[str, Any], now: float, is_seen: bool = True) -> dict[str, Any]:
     """Return the summary of a batch of Salt's own. ``now`` is Unix time; ``is_seen``: whether arguments are shown."""
     halted, progress = bool(state.get("halted")), state.get("last_progress")
-    same = (
-        *("jid", "fun", "tgt", "tgt_type", "batch_size", "halted_reason", "driver", "user"),
-        *("created", "last_progress"),
-    )
+    own = ("jid", "fun", "tgt", "tgt_type", "batch_size", "halted_reason", "driver", "user", "created", "last_progress")
     counts = collections.Counter(record["state"] for record in _minions_of_salt(state).values())
     stands = "halted" if halted else "running" if counts["active"] or counts["pending"] else "complete"
     return {
-        **{name: state.get(name) for name in same},
+        **{name: state.get(name) for name in own},
         "arguments": published_words(state.get("arg")) if is_seen else [HIDDEN],
         "total": len(state.get("all_minions") or ()),
         **{name: counts[name] for name in (*summary.ENDED, "active", "pending")},
