@@ -216,14 +216,15 @@ class Database:
 
     def _sync(self) -> None:
         """
-        Sync what has been committed. SQLite itself has synced what it moved from -wal into the file meanwhile. It holds no
-        lock on -wal, so closing -wal here releases none.
+        Sync what has been committed. SQLite itself has synced what it moved from -wal into the file meanwhile: all of it,
+        where -wal is gone since another thread forked. It holds no lock on -wal, so closing -wal here releases none.
         """
-        handle = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        with contextlib.suppress(FileNotFoundError):
+            handle = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
 
     # -- opening it ------------------------------------------------------------------------------------------------
 
