@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import queue
 import random
 import select
 import threading
@@ -168,10 +167,8 @@ class Connections:
         _POOLS.add(self)
 
     def _begin(self) -> None:
-        # The connections that are not in use, the one that was used last first; None for one that can still be made.
-        self._idle: queue.LifoQueue[Patient | None] = queue.LifoQueue()
-        for _ in range(_MOST):
-            self._idle.put(None)
+        self._idle: list[Patient] = []  # the connections that are not in use, the one that was used last at the end
+        self._places = threading.Semaphore(_MOST)
         self._pid = os.getpid()  # last: another thread of a forked process must not take the connections of its parent
 
     @property
@@ -224,14 +221,13 @@ class Connections:
         if self._pid != os.getpid():
             _LEFT.append(self._idle)
             self._begin()
-        idle, is_whole = self._idle, False
+        idle, places, connection, is_whole = self._idle, self._places, None, False
+        if not places.acquire(timeout=self._timeout):
+            raise NoAnswer(f"all {_MOST} connections of this process are in use")
         try:
-            connection = idle.get(timeout=self._timeout)
-        except queue.Empty:
-            raise NoAnswer(f"all {_MOST} connections of this process are in use") from None
-        try:
-            if connection is None or connection.closed:
-                connection = self._opened()
+            with contextlib.suppress(IndexError):
+                connection = idle.pop()
+            connection = connection or self._opened()
             try:
                 yield connection
                 is_whole = True
@@ -244,7 +240,9 @@ class Connections:
                 is_idle = connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
                 if not is_whole or not is_idle:
                     connection.close()
-            idle.put(None if connection is None or connection.closed else connection)
+                if not connection.closed:
+                    idle.append(connection)
+            places.release()
 
     def _opened(self) -> Patient:
         began = time.monotonic()
@@ -266,17 +264,9 @@ class Connections:
 
     def close(self) -> None:
         """Close the connections that are not in use."""
-        if self._pid != os.getpid():
-            return
-        taken = 0
-        with contextlib.suppress(queue.Empty):
-            while True:
-                connection = self._idle.get_nowait()
-                taken += 1
-                if connection is not None:
-                    connection.close()
-        for _ in range(taken):
-            self._idle.put(None)
+        with contextlib.suppress(IndexError):
+            while self._pid == os.getpid():
+                self._idle.pop().close()
 
 
 @atexit.register
