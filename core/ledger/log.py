@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.ledger import records
-from saltext.jobs.core.ledger.tables import LOG, SITE, Tables, marks_of
+from saltext.jobs.core.ledger.tables import LOG, SITE, Tables, marks_of, parts_of
 from saltext.jobs.core.lines import Quiet
 
 log = lines.logger(__name__)
@@ -31,8 +31,6 @@ _PUBLISHES = f"{_RECORDS} jid = ? AND minion = '' ORDER BY place"
 _RETURNS = f"{_RECORDS} jid = ? AND minion <> ''"
 _FIRST = f"SELECT place, mark FROM {LOG} WHERE jid = ? AND minion = '' ORDER BY place LIMIT 1"
 _GAP_AFTER = f"SELECT 1 FROM {LOG} WHERE body IS NULL AND place > ? LIMIT 1"
-#: Minions that are looked up at once; for more, all returns of the job are read.
-_FEW = 200
 #: The name of the log, and the places of the newest record that was removed and of the newest one.
 _STATE = f"SELECT id, removed, (SELECT coalesce(max(place), 0) FROM {LOG}) FROM {SITE}"
 _COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {LOG} WHERE place > ? LIMIT ?) AS later"
@@ -99,13 +97,11 @@ def publishes(tables: Tables, jid: str) -> list[records.Published]:
 
 def returns(tables: Tables, jid: str, minions: Collection[str]) -> dict[str, records.Returned]:
     """Return the returns of a job by some minions. :raises OSError:"""
-    if not minions:
-        return {}
-    few = minions if len(minions) <= _FEW else ()
-    query = f"{_RETURNS} AND minion IN ({marks_of(few)})" if few else _RETURNS
-    found = _entries(tables, query, (jid, *few))
-    by_minion = {record.minion: record for _, record, _ in found if isinstance(record, records.Returned)}
-    return {minion: by_minion[minion] for minion in minions if minion in by_minion}
+    found = dict[str, records.Returned]()
+    for part in parts_of(list(minions)):
+        its = _entries(tables, f"{_RETURNS} AND minion IN ({marks_of(part)})", (jid, *part))
+        found.update((record.minion, record) for _, record, _ in its if isinstance(record, records.Returned))
+    return {minion: found[minion] for minion in minions if minion in found}
 
 
 def is_whole(tables: Tables, jid: str) -> bool:

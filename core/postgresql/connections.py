@@ -141,11 +141,11 @@ class Patient(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]
 
 
 class Current(threading.local):
-    """The transaction that a thread is in: its connection, and what collects its statements."""
+    """What a thread does: the connection of the transaction that it is in, and what collects its statements."""
 
     connection: Patient | None = None
     pipeline: psycopg.Pipeline | None = None
-    is_again = False  # it was begun before, and perhaps carried out
+    is_again = False  # it was tried before, and perhaps carried out
 
 
 class Connections:
@@ -188,6 +188,7 @@ class Connections:
         clashes, losses, began = 0, 0, time.monotonic()
         until = began + (0.0 if began - _GIVEN_UP.get(self.place, -_SOON) < _SOON else self._longest)
         while True:
+            self.now.is_again = bool(clashes or losses)
             try:
                 with self.lend() as connection:
                     return work(connection)

@@ -69,16 +69,12 @@ class PostgresqlTables(Tables):
         self._do(lambda connection: connection.execute(_spoken(query), values))
 
     def changed(self, query: str, values: Sequence[Any] = (), durable: bool = False) -> int:
-        tries = -1
-
         def work(connection: Patient) -> int:
-            nonlocal tries
-            tries += 1
             done = connection.execute(_spoken(query), values)
             now = self.server.now
             if now.pipeline is not None:
                 now.pipeline.sync()  # so that its answer is there
-            return done.rowcount or (-1 if tries or now.is_again else 0)
+            return done.rowcount or (-1 if now.is_again else 0)
 
         return self._do(work)
 
@@ -112,15 +108,12 @@ class PostgresqlTables(Tables):
             except Exception as exc:
                 failed = _cause_of(exc)
             finally:
-                now.connection, now.pipeline, now.is_again = None, None, True
+                now.connection = now.pipeline = None
             with contextlib.suppress(psycopg.Error):
                 connection.rollback()
             raise failed  # here, since it must not become the cause of its own cause
 
-        try:
-            return self.server.run(in_one)
-        finally:
-            now.is_again = False
+        return self.server.run(in_one)
 
     def _do(self, work: Callable[[Patient], Result]) -> Result:
         """Call ``work`` as a part of this thread's transaction, if it is in one."""

@@ -184,6 +184,9 @@ class Database:
         """Close the connection, unless it is in use."""
         with _LOCK:
             if self._sql is not None and not self._busy:
+                if self._identity != self._file.identity():
+                    self.leave()
+                    return
                 self._sql.close()
                 self._sql = None
 
