@@ -8,7 +8,7 @@ It must never take what a minion has run under the same jid for another master a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from saltext.jobs.core import lines
@@ -42,7 +42,7 @@ class About(NamedTuple):
 async def ask(
     ports: EnginePorts,
     about: About,
-    minions: Iterable[str],
+    minions: Collection[str],
     timeout: float,
     told: Callable[[Awaitable[Answers]], object],
     target: str | None = None,
@@ -57,12 +57,12 @@ async def ask(
     :param doubted: those that are asked again, for records alone, if they run nothing and show none: a proxy runs a job of
         several functions, as this question is, without its executors (Salt's ``metaproxy``).
     """
-    jid, asked, heard, in_doubt = about.jid, frozenset(minions), set[str](), frozenset(doubted)
+    jid, heard, in_doubt = about.jid, set[str](), frozenset(doubted)
     parts = {_RUNS: [jid], _KEPT: [jid], _RUNNING: [], **({} if target is None else {_MATCHES: [target]})}
     recordless = dict[str, dict[str, Any]]()  # what doubted minions have answered without records
 
     def tell(new: Mapping[str, Any]) -> None:
-        given = {minion: said for minion in new if minion in asked and (said := _by_function(list(parts), new[minion]))}
+        given = {minion: said for minion in new if (said := _by_function(list(parts), new[minion]))}
         for minion in in_doubt & given.keys():
             said = given[minion]
             if not (said[_RUNS] or _is_return(jid, said.get(_KEPT)) or once.record_of(said.get(_KEPT))):
@@ -72,14 +72,14 @@ async def ask(
             told(_answers(ports, about, given, True))
 
     try:
-        question = await ports.questions.ask(list(parts), list(parts.values()), asked, timeout, tell)
+        question = await ports.questions.ask(list(parts), list(parts.values()), minions, timeout, tell)
         if recordless:
             again = (await ports.questions.ask(_KEPT, [jid], recordless, timeout)).given
             for minion in recordless.keys() & again.keys():
                 recordless[minion][_KEPT] = again[minion]
     except NoMinionMatched:  # the key of none is accepted now
-        return Answers({Evidence.SILENT: asked})
-    silent = asked - heard - recordless.keys()
+        return Answers({Evidence.SILENT: frozenset(minions)})
+    silent = frozenset(minions) - heard - recordless.keys()
     unproven = silent & question.announced - question.given.keys()
     rest = await _answers(ports, about, recordless, False)
     return dataclasses.replace(
@@ -110,8 +110,7 @@ async def _answers(ports: EnginePorts, about: About, given: Mapping[str, Mapping
         log.warning("Job %s: %s has run another function under its jid, for another master", about.jid, sorted(others))
     stored = await _stored(ports, about, {minion: data for minion, data in ran.items() if minion not in others})
     records_say = dict[str, Said]()
-    funs = about.fun if isinstance(about.fun, (list, tuple)) else [str(about.fun)]
-    if once.is_recorded(funs, about.options):
+    if once.is_recorded(about.fun, about.options):
         age = abs(ports.clock.now() - about.published_at)  # the clock may have been set back
         records_say = {minion: Said.of(record.about(age)) for minion, record in records.items()}
     idle = frozenset(given) - running - ran.keys()

@@ -8,9 +8,8 @@ records reach back to the job's publish.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from saltext.jobs.core.functions import function_of
 from saltext.jobs.core.master.caller import Caller, ask
@@ -26,8 +25,7 @@ _NO_RETURNS = "enable cache_jobs"
 _STATES = frozenset({"never", "begun", "interrupted", "ended", "unknown"})
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """A minion's record of a job."""
 
     state: str  # never, begun, interrupted, ended, or unknown if it cannot read its records
@@ -60,8 +58,8 @@ def keeps_nothing(answer: Any) -> bool:
     return isinstance(answer, str) and _NO_RETURNS in answer
 
 
-def is_recorded(funs: Iterable[str], options: Any) -> bool:
-    """Tell whether the executor records a job with these ``options`` beside function and arguments."""
+def is_recorded(fun: Any, options: Any) -> bool:
+    """Tell whether the executor records a job with these ``options`` beside its function, or functions, and arguments."""
     given = options if isinstance(options, Mapping) else {}
     executors = given.get("module_executors")
     # Not behind an executor that may run the function, nor the last one, which Salt replaces with ``sudo`` (``sudo_user``).
@@ -71,7 +69,7 @@ def is_recorded(funs: Iterable[str], options: Any) -> bool:
     wishes = wishes.get(NAME) if isinstance(wishes, Mapping) else None
     if isinstance(wishes, Mapping) and wishes.get("question"):
         return False
-    return not all(fun.startswith(_PASS) for fun in funs)
+    return not all(name.startswith(_PASS) for name in function_of({"fun": fun}).split(","))
 
 
 def is_return_of(fun: Any, kept: Mapping[str, Any]) -> bool:

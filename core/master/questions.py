@@ -70,7 +70,7 @@ class Questions:
             return
         if question.is_hint:
             question.answered(minion, value, retcode)
-        elif question.asks(minion):
+        elif minion in question.asked:
             question.announced.add(minion)
 
     def logged(self, record: Record) -> None:
@@ -134,13 +134,12 @@ class Questions:
 
     async def find_running(self, minions: Iterable[str], timeout: float) -> dict[str, frozenset[str]]:
         """Ask minions which jobs they run: ``{minion: jids}`` of those that answered. Raises as ``ping``."""
-        asked = frozenset(minions)
-        answers = await self.ask("saltutil.running", [], asked, timeout)
+        answers = await self.ask("saltutil.running", [], minions, timeout)
         # The function returns a list of proc entries; anything else is an error text and no evidence.
         return {
             minion: frozenset(str(entry.get("jid")) for entry in value if isinstance(entry, Mapping))
             for minion, value in answers.given.items()
-            if minion in asked and isinstance(value, list)
+            if isinstance(value, list)
         }
 
     async def ask(
@@ -166,18 +165,18 @@ class Questions:
         :param more: further arguments of ``Publisher.publish``.
         """
         jid, kept = self._publisher.new_jid(), self._kept and not hint
-        question = self._open[jid] = Question(self._loop, self._steady, told, is_job, hint)
-        asked = {"jid": jid, "question": True, "kept": kept, **more}
         wanted, failure = list(minions), None
+        question = self._open[jid] = Question(self._loop, self._steady, wanted, told, is_job, hint)
+        more |= {"jid": jid, "question": True, "kept": kept}
         try:
             try:
-                matched = await self._publisher.publish(fun, arg, wanted, timeout=_TAKEN, **asked)
+                question.asked &= await self._publisher.publish(fun, arg, wanted, timeout=_TAKEN, **more)
                 timeout = max(timeout, _AS_LONG * (self._steady() - question.published))
             except PublishFailed as exc:
                 if exc.certain:
                     raise
-                matched, failure = frozenset(wanted), exc  # the master may have published it, or publish it later
-            await question.wait(matched, timeout)
+                failure = exc  # the master may have published it, or publish it later
+            await question.wait(timeout)
             if not hint:
                 await self._look_last(question)
             if question.in_doubt:
@@ -206,34 +205,32 @@ class Questions:
 class Question:
     """One question, from its publish to its end: which answers count, and how long to wait for them."""
 
-    def __init__(self, loop: Any, steady: Callable[[], float], told: Told | None, is_job: bool, is_hint: bool) -> None:
+    def __init__(
+        self, loop: Any, steady: Callable[[], float], minions: list[str], told: Told | None, is_job: bool, is_hint: bool
+    ) -> None:
         self._loop, self._steady, self._told = loop, steady, told
+        self.asked = frozenset(minions)  # those that it went to, as far as known
         self.is_job, self.is_hint, self.in_doubt = is_job, is_hint, False
         self.published, self.forwarded_at = steady(), -math.inf
         self.given: dict[str, Any] = {}  # by minion that answered: the return, which comes from the minion unchecked
         self.failed: dict[str, int] = {}  # by minion: the retcode of an answer, if it is not 0
         self.announced = set[str]()  # minions whose answer was announced on the bus
-        self._matched: frozenset[str] | None = None  # not known until the publish has been answered
         self._untold: dict[str, Any] = {}
         self._over: Any = compat.Future()
-
-    def asks(self, minion: str) -> bool:
-        """Tell whether the question went to a minion, as far as known."""
-        return self._matched is None or minion in self._matched
 
     @property
     def is_complete(self) -> bool:
         """Whether all have answered."""
-        return self._matched is not None and self._matched <= self.given.keys()
+        return self.asked <= self.given.keys()
 
     @property
     def awaits_announced(self) -> bool:
         """Whether an answer is on its way to the log."""
-        return bool(self.announced & (self._matched or frozenset()) - self.given.keys())
+        return bool(self.announced & self.asked - self.given.keys())
 
     def answered(self, minion: str, value: Any, retcode: int) -> bool:
         """Take an answer; returns whether it counts."""
-        if not self.asks(minion):
+        if minion not in self.asked:
             return False
         self.given[minion] = value
         if retcode:
@@ -250,9 +247,8 @@ class Question:
         if answers and self._told is not None:
             self._told(answers)
 
-    async def wait(self, matched: frozenset[str], timeout: float) -> None:
-        """Return once all have answered or the time is over. :param matched: the minions that it went to."""
-        self._matched = matched
+    async def wait(self, timeout: float) -> None:
+        """Return once all have answered or the time is over."""
         self._end_if_complete()
         earliest = self._steady() + timeout
         self._loop.call_later(timeout, self._end_when_quiet, earliest, timeout)

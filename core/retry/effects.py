@@ -170,14 +170,11 @@ class Effects:
         return frozenset(effect.minions) - matched
 
     async def _ping(self, effect: facts.Ping) -> None:
-        asked = frozenset(effect.minions)
-
         def told(answers: Mapping[str, Any]) -> None:
-            there = tuple(minion for minion in answers if minion in asked)
-            self._loop.spawn_callback(self._learn, facts.SignOfLife(there))
+            self._loop.spawn_callback(self._learn, facts.SignOfLife(tuple(answers)))
 
         with contextlib.suppress(NoMinionMatched):
-            await self._ports.questions.ping(asked, self._timeout, told, hint=True)
+            await self._ports.questions.ping(effect.minions, self._timeout, told, hint=True)
 
 
 def answer_time(opts: Mapping[str, Any]) -> float:
