@@ -1,6 +1,6 @@
 """
-One engine's subscription to the master event bus, on the engine's own loop. The second half of the file reads and fires
-events through the publisher's own sockets, many events at a time.
+One engine's subscription to the master event bus, on the engine's own loop. The second half of the file reads events from
+the publisher's own socket, many at a time.
 
 Every subscriber of Salt's bus gets every event, so unwanted ones are dropped by their tag, before anything is decoded.
 It must never block, and never fail silently: Salt 3008 cuts off a listener that falls behind. A broken connection is made
@@ -61,7 +61,7 @@ class Bus:
         # What to call once a beat comes back on a new connection.
         self._on_heard: Callable[[], None] | None = None
         self._stream: Stream | None = None
-        self._sender = Sender(self._opts)
+        self._sender: Any = None
         self._timer: Any = None
         self._quiet = Quiet(log)
         #: How often events may have been lost since the start.
@@ -82,22 +82,39 @@ class Bus:
         return max(self._delays)
 
     def fire(self, tag: str, data: Mapping[str, Any]) -> None:
-        """Put an event on the bus. Best effort: a bus that is down is logged, and does not stop the engine."""
+        """
+        Put an event on the bus, now or as soon as the publisher takes it. Best effort: that the bus is down, or does not
+        read, is logged, and does not stop the engine.
+        """
         try:
-            self._sender.fire_event(data, tag)
+            self._send(tag, {**data, "_stamp": compat.stamp()})
         except Exception as exc:
             # lines about the beat must not keep back lines about events
             subject = "its beat" if tag == self._beat_tag else "events"
             self._quiet.warning(subject, "Could not fire %s: %s", tag, exc)
 
     def close(self) -> None:
-        """Unsubscribe and release the sockets."""
+        """Unsubscribe and release the sockets. Events that wait are lost."""
         if self._timer is not None:
             self._loop.remove_timeout(self._timer)
             self._timer = None
         if self._stream is not None:
             self._stream.destroy()
-        self._sender.destroy()
+        if self._sender is not None:
+            self._sender.close()
+
+    def _send(self, tag: str, data: Mapping[str, Any]) -> None:
+        packed = salt.payload.dumps(data, use_bin_type=True)
+        if most := self._opts.get("max_event_size"):
+            packed = salt.utils.dicttrim.trim_dict(packed, most, is_msgpacked=True, use_bin_type=True)
+        frame = salt.transport.frame.frame_msg_ipc(tag.encode() + _TAG_END + packed, raw_body=True)
+        for _ in range(2):  # the publisher may have been restarted since the last event
+            if self._sender is None or self._sender.closed():
+                self._sender = connected(self._opts, "pull")
+            self._sender.write(frame)
+            if not self._sender.closed():
+                return
+        raise ConnectionError("the publisher has closed the connection")
 
     def _take(self, raw: bytes) -> None:
         end = raw.find(_TAG_END)
@@ -234,31 +251,3 @@ class Stream:
             if not self._is_over:
                 log.debug("Connecting to the event bus again: %s: %s", type(exc).__name__, exc)
                 self._on_break()
-
-
-class Sender:
-    """Fires events through the publisher's socket."""
-
-    def __init__(self, opts: Mapping[str, Any]) -> None:
-        self._opts = opts
-        self._stream: Any = None
-
-    def fire_event(self, data: Mapping[str, Any], tag: str) -> None:
-        """Put an event on the bus, now or as soon as the publisher takes it. :raises Exception: when it does not read."""
-        stamped = {**data, "_stamp": compat.stamp()}
-        packed = salt.payload.dumps(stamped, use_bin_type=True)
-        if most := self._opts.get("max_event_size"):
-            packed = salt.utils.dicttrim.trim_dict(packed, most, is_msgpacked=True, use_bin_type=True)
-        frame = salt.transport.frame.frame_msg_ipc(tag.encode() + _TAG_END + packed, raw_body=True)
-        for _ in range(2):  # the publisher may have been restarted since the last event
-            if self._stream is None or self._stream.closed():
-                self._stream = connected(self._opts, "pull")
-            self._stream.write(frame)
-            if not self._stream.closed():
-                return
-        raise ConnectionError("the publisher has closed the connection")
-
-    def destroy(self) -> None:
-        """Disconnect. Waiting events are lost."""
-        if self._stream is not None:
-            self._stream.close()
