@@ -112,8 +112,7 @@ class Evidence(enum.Enum):
     NONE = "none"  # nothing yet
     DUE = "due"  # no receipt, or no return, came in time
     GAP = "gap"  # events may have been lost
-    RETURNED = "returned"  # the job cache has its return
-    NOT_RETURNED = "not returned"  # it has none
+    NOT_RETURNED = "not returned"  # the job cache has no return
     FETCHED = "fetched"  # the minion had kept its return, which is in the job cache now
     PUBLISHED = "published"  # the master has taken the publish
     UNCONFIRMED = "unconfirmed"  # the publish was begun, and its outcome is not known

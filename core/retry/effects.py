@@ -100,16 +100,13 @@ class Effects:
         self._compound = bool(opts.get("minion_data_cache", True))
 
     def perform(self, effect: facts.Effect) -> None:
-        """Begin an effect. A failure is logged, and does not keep the next effect from being done."""
-        try:
-            if isinstance(effect, facts.Announce):
-                self.announced[effect.kind] += 1
-                payload = {name: value for name, value in vars(effect).items() if name != "kind"}
-                self._ports.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
-            elif type(effect) in FINDS:
-                self._loop.spawn_callback(self._find, effect, FINDS[type(effect)][1](self, effect))
-        except Exception:
-            log.exception("An effect could not be performed: %s", type(effect).__name__)
+        """Begin an effect."""
+        if isinstance(effect, facts.Announce):
+            self.announced[effect.kind] += 1
+            payload = {name: value for name, value in vars(effect).items() if name != "kind"}
+            self._ports.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
+        elif type(effect) in FINDS:
+            self._loop.spawn_callback(self._find, effect, FINDS[type(effect)][1](self, effect))
 
     async def _find(self, effect: Any, finding: Awaitable[Any]) -> None:
         """Give the machine what comes of an effect."""
@@ -148,10 +145,7 @@ class Effects:
     async def _publish(self, effect: facts.Publish) -> frozenset[str]:
         job = self._machine.jobs[effect.jid]
         load, options = job.load, job.load.get("kwargs")
-        try:
-            tgt, tgt_type = narrowed(load, effect.minions, effect.named)
-        except ValueError as exc:
-            raise PublishFailed(str(exc), certain=True, forbidden=True) from exc
+        tgt, tgt_type = narrowed(load, effect.minions, effect.named)
         if not self._compound:  # each minion has said that the job's target matches it
             tgt, tgt_type = list(effect.minions), "list"
         matched = await self._ports.publisher.publish(

@@ -123,10 +123,8 @@ class Owing:
         return True
 
     def cancel(self, asked: facts.Requested) -> int:
-        """Cancel entries that have not ended; if ``minions`` are given, only theirs. Returns how many."""
-        minions = asked.request.get("minions")
-        there = [entry for entry in self._selected(asked) if minions is None or entry.minion in minions]
-        there = [entry for entry in there if entry.state not in ENDED]
+        """Cancel entries that have not ended. Returns how many."""
+        there = [entry for entry in self._selected(asked) if entry.state not in ENDED]
         for entry in there:
             late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
             self._replays.end(entry, State.CANCELLED, f"by an operator{late}")

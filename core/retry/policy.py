@@ -124,17 +124,13 @@ def _answered(case: Case) -> Decision:
     if last is Evidence.RUNS:
         return _run(case, _RUNS)
     if last is Evidence.IDLE:
+        if not (case.matches or case.entry.named or case.delivery.begun_at):
+            return End(State.DEAD, "it no longer matches the job's target")
         # If it is occupied, Salt's refusal would be the return of the job.
-        return _unmatched(case) or (Again(wait=case.backoff, there=True) if case.occupied else Go(Step.ANSWERED))
+        return Again(wait=case.backoff, there=True) if case.occupied else Go(Step.ANSWERED)
     # Each false sign of life doubles the pause: it can be forged. An unproven answer may reach the job cache late.
     pause = min(cooldown(case.backoff) * 2 ** min(case.false_signs, 20), _LONGEST_COOLDOWN)
     return Again(pause=pause, there=last is Evidence.UNPROVEN)
-
-
-def _unmatched(case: Case) -> Decision:
-    if case.matches or case.entry.named or case.delivery.begun_at:
-        return None
-    return End(State.DEAD, "it no longer matches the job's target")
 
 
 def _checked_again(case: Case) -> Decision:
@@ -207,8 +203,6 @@ def _probed(case: Case) -> Decision:
     if delivery.verdict(case.acks) is Verdict.RUNS:
         return _run(case, _RUNS if delivery.last is Evidence.RUNS else BEGUN)
     if delivery.last is not Evidence.SILENT:
-        if unmatched := _unmatched(case):
-            return unmatched
         is_new = abs(case.now - (delivery.sent_at or 0.0)) < _RECEIPT and not delivery.restarted
         if entry.state is State.SENT and is_new:
             return Go(Step.SENT, _RECEIPT - _EARLY)  # the job may still begin

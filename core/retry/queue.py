@@ -105,12 +105,10 @@ class Queue:
         return self.settings.gather if found else 0.0
 
     def of(self, minion: str | None, jid: str | None) -> list[Entry]:
-        """Return the entries of one minion or, with None, of all; and of one job or, with None, of all."""
+        """Return the entries of a minion, of a job, or of a minion for a job; one of the two is given."""
         if jid is not None:
             return list(self.at(jid, self.minions_of(jid) if minion is None else [minion]))
-        if minion is None:
-            return list(self.entries())
-        backlog = self.backlogs.get(minion)
+        backlog = self.backlogs.get(minion or "")
         return list(backlog.entries.values()) if backlog else []
 
     def at(self, jid: str, minions: Iterable[str], *steps: Step) -> Iterator[Entry]:
