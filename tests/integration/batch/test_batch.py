@@ -93,6 +93,19 @@ def test_a_ramp_that_fails_its_canary_stops_there_and_is_tried_again_and_all_rea
     assert run("job_retry.stats")["metrics"]["saltext_jobs_retry_entries"]["held"] == 0
 
 
+def test_a_batch_that_still_runs_is_retried_where_it_has_failed_and_is_mended_when_both_have_ended(
+    run, command, look, tmp_path
+):
+    job = f"mkdir {tmp_path}/first && exit 3; until [ -e {tmp_path}/go ]; do sleep 0.1; done"
+    jid = run("batch.start", "b[12]", "cmd.run", job, "batch=2", "presence=none")["jid"]
+    wait_for(lambda: look("batch.status", jid)["failed"] == 1, what="one has failed")
+    again = command("batch.retry", jid, "which=failed,killed")
+    assert f"Batch {jid} still runs, and goes on by itself on 1 minion" in again.stderr
+    (tmp_path / "go").touch()
+    assert [finished(look, one)["completed"] for one in (again.data["jid"], jid)] == [1, 1]
+    assert jid in [one["jid"] for one in run("batch.list", "state=mended")]
+
+
 # -- who is there ------------------------------------------------------------------------------------------------------
 
 
