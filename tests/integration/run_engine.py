@@ -21,7 +21,7 @@ import salt.config
 import salt.loader
 
 from saltext.jobs.core.batch import store as batch_store
-from saltext.jobs.core.engine import feeder, service
+from saltext.jobs.core.engine import feeder, requests
 from saltext.jobs.core.ledger import batches
 from saltext.jobs.core.master import publisher
 from saltext.jobs.core.retry import store as retry_store
@@ -48,7 +48,7 @@ def _stores(is_meant: Callable[[Any], bool]) -> Point:
 #: What can be trapped in each engine.
 POINTS = {
     "batch_manager": {
-        "answer": Point(service.Service, "reply"),
+        "answer": Point(requests.Service, "reply"),
         "publish": Point(publisher.Publisher, "publish"),
         "end": Point(
             batch_store.BatchStore,
