@@ -250,8 +250,8 @@ def figures(module, new, big, trips, make_old_jobs):
     if hasattr(module, "store_of"):
         find, day = importlib.import_module("saltext.jobs.core.store.search"), time.time() - 86400
         store = module.store_of(module.__opts__)
-        for name, query in {"fun": {"functions": ("state.*",)}, "minion": {"minion": "web2"}}.items():
-            wanted = find.Query(start=day, **query)
+        for name, query in {"fun": {"fun": ("state.*",)}, "minion": {"minion": "web2"}}.items():
+            wanted = find.Query(start_time=day, **query)
             found[f"search by {name}"] = measure(lambda wanted=wanted: bool(find.search(store, wanted)), trips, 3)
     return found
 

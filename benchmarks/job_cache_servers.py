@@ -204,7 +204,7 @@ def figures(column, count):
         found["get_jids_filter(20)"] = measured(column, lambda: column.call("get_jids_filter", 20), 1)
     if column.store is not None:
         for name, query in {
-            "function": Query(functions=("state.*",)),
+            "function": Query(fun=("state.*",)),
             "minion": Query(minion="web3"),
             "minion, one job": Query(minion=f"web{WIDE - 1}"),
             "failed, none": Query(outcome="failed"),

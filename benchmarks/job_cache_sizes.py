@@ -189,9 +189,9 @@ def figures(column, size, folder, file_returns):
     found["get_jid of 5,000 returns"] = cpu(lambda: module.get_jid(big), 3)
     if column in ("ours", "sqlite"):
         store, day = store_of(own), time.time() - 86400
-        queries = {"function": {"functions": ("state.high*",)}, "minion": {"minion": "db1"}}
+        queries = {"function": {"fun": ("state.high*",)}, "minion": {"minion": "db1"}}
         for name, query in queries.items():
-            wanted = search.Query(start=day, **query)
+            wanted = search.Query(start_time=day, **query)
             found[f"search by {name}, over a day"] = cpu(lambda wanted=wanted: search.search(store, wanted), 3)
     found.update(removal(column, size, folder, own, module, file_returns))
     return found

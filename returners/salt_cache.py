@@ -55,7 +55,7 @@ def __virtual__() -> str:
 # ---------------------------------------------------------------------------------------------------------
 
 
-def prep_jid(nocache: bool = False, passed_jid: Any = None, recurse_count: int = 0) -> str | dict[str, str] | None:
+def prep_jid(nocache: bool = False, passed_jid: Any = None) -> str | dict[str, str] | None:
     """
     Return the jid for a new job: ``passed_jid`` unchanged, or a new jid that no stored job and no other publish of this
     master has.
@@ -86,7 +86,7 @@ def prep_jid(nocache: bool = False, passed_jid: Any = None, recurse_count: int =
         store.publishes_for(jid, origin)  # in this thread Salt calls `save_load` next
     else:
         try:
-            jid = key = _new_jid(store, recurse_count)
+            jid = key = _new_jid(store)
         except Outage as exc:
             return {"error": f"Nothing was published, because it could not be recorded: {exc}"}
         store.publishes_for(jid, "", fresh=True)
@@ -129,9 +129,8 @@ def _tell_of_refusal(store: Store, passed: Any, origin: str) -> None:
         )
 
 
-def _new_jid(store: Store, tries: int) -> str:
-    jid = None
-    for _ in range(1 + JID_TRIES if tries < JID_TRIES else 0):
+def _new_jid(store: Store) -> str:
+    for _ in range(1 + JID_TRIES):
         jid = str(salt.utils.jid.gen_jid(compat.plain_opts(__opts__)))
         try:
             is_free = not store.contains(LOADS, jid)
@@ -189,7 +188,7 @@ def _take_return(store: Store, jid: str, minion: str, load: Mapping[str, Any]) -
     return None if store.together(lambda: records.add_return(store, jid, minion, load), record) else False
 
 
-def save_load(jid: Any, clear_load: Any, minions: Iterable[Any] | None = None, recurse_count: int = 0) -> None:
+def save_load(jid: Any, clear_load: Any, minions: Iterable[Any] | None = None) -> None:
     """
     Store the load of a job, without its secrets.
 
@@ -199,10 +198,6 @@ def save_load(jid: Any, clear_load: Any, minions: Iterable[Any] | None = None, r
         its load is kept only if the jid has none yet.
     """
     store = store_of(__opts__)
-    if recurse_count >= JID_TRIES:
-        raise SaltCacheError(
-            f"Gave up (driver {store.driver.name}, bank={LOADS!r} key={jid!r}) after {recurse_count} tries"
-        )
     key = store.key(jid, "jid")
     if key is None:
         return

@@ -296,11 +296,11 @@ def minions(
         salt-run job_cache.minions fun='state.apply,state.highstate' not_since=-7d
     """
     from saltext.jobs.core.compat import minion_keys
-    from saltext.jobs.core.store.search import Query, last_results
+    from saltext.jobs.core.store.search import last_results, query_of
 
     store = _store()
     globs, edge = kinds.NAMES.given("minion", minion), kinds.MOMENT.given("not_since", not_since)
-    query = Query(functions=kinds.NAMES.given("fun", fun), start=kinds.MOMENT.given("start_time", start_time))
+    query = query_of(store, {"fun": fun, "start_time": start_time})
     wanted = [name for name in minion_keys(__opts__)[0] if any(fnmatch.fnmatchcase(name, glob) for glob in globs)]
     if not wanted:
         runner.note(globals(), f"No accepted minion matches {','.join(globs)}; fun=… names a function")

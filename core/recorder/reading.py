@@ -23,8 +23,6 @@ from saltext.jobs.core.recorder.recipients import LOAD, RETURN, SETTLED, ToRetur
 
 log = lines.logger(__name__)
 
-#: More records than a log has.
-_MANY = 10**9
 #: Seconds: when the log lacks records, jobs that were published earlier are not looked at.
 _LOOK_BACK = 3600.0
 
@@ -42,7 +40,10 @@ class Reading:
         self._log: Reader | None = None  # before it is known how far the returner is
         self._place: Position | None = None  # what is before it is in the outbox, or was
         self._news: News | None = None  # what was read after it
-        self._doubtful, self._quiet = 0, Quiet(log)  # so many of the next records may have been delivered before
+        self._is_sure = (
+            False  # what comes now was not delivered before: by an earlier engine, or as what the log lacked
+        )
+        self._quiet = Quiet(log)
         self.new = set[Key]()  # rows that the returner surely has not
         self.has_more = False  # there is more to take now
         self.gap_since: float | None = None  # the Unix time since when the log lacks records that the outbox has not
@@ -67,9 +68,9 @@ class Reading:
         if news.position != self._place:
             self._outbox.add(rows, news.position)
         self._news, self._place, self.has_more, self.gap_since = None, news.position, news.more, None
-        if self._doubtful <= 0:
+        if self._is_sure:
             self.new.update(row.key for row in rows)
-        self._doubtful = self.later(_MANY) if is_mended else self._doubtful - len(news.records)
+        self._is_sure = (self._is_sure or not news.more) and not is_mended
         return lost
 
     def later(self, most: int) -> int:
@@ -82,8 +83,6 @@ class Reading:
         if self._place is None:  # a new returner gets what comes from now on
             self._place = found.read().position
             self._outbox.add([], self._place)
-        else:
-            self._doubtful = self.later(_MANY)
         return found
 
     def _removed_before(self, news: News) -> int:

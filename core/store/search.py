@@ -48,14 +48,14 @@ Sees = Callable[[Mapping[str, Any]], bool]
 class Query:
     """What to search for; an empty field, or None, matches all. Globs are those of ``fnmatch``."""
 
-    functions: tuple[str, ...] = ()
-    targets: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
+    fun: tuple[str, ...] = ()
+    tgt: tuple[str, ...] = ()
+    user: tuple[str, ...] = ()
     minion: str | None = None  # the key of a minion that the job is for or that has returned
     minions: tuple[str, ...] = ()  # globs for the ids of such minions, if no key is given
     kind: str = ALL  # one of ``functions.KINDS``, or all of them
-    start: float | None = None  # Unix times of the publish, both included
-    end: float | None = None
+    start_time: float | None = None  # Unix times of the publish, both included
+    end_time: float | None = None
     #: One of OUTCOMES, which at least one of these minions must have; at least one of all, if none are given.
     outcome: str | None = None
     #: At least one of these values must be in the job's metadata, as with ``jobs.list_jobs``.
@@ -66,7 +66,7 @@ class Query:
     @functools.cached_property
     def wanted(self) -> Wanted:
         """What an index can find. Several functions of a job are joined by commas."""
-        globs, kind = _globs(self.functions), self.kind
+        globs, kind = _globs(self.fun), self.kind
 
         def is_wanted(fun: str) -> bool:
             if kind != ALL and kind_of(fun) != kind:
@@ -74,12 +74,12 @@ class Query:
             return globs is None or any(globs(name) for name in (fun, *fun.split(",")))
 
         by_function = None if globs is None and kind == ALL else is_wanted
-        return Wanted(by_function, _globs(self.users), self.minion, self.outcome == "failed")
+        return Wanted(by_function, _globs(self.user), self.minion, self.outcome == "failed")
 
     def fits(self, load: Mapping[str, Any]) -> bool:
         """Tell whether a load matches by function, user, target and metadata."""
         fun, user = job_marks(load)
-        targets, tgt = _globs(self.targets), load.get("tgt")
+        targets, tgt = _globs(self.tgt), load.get("tgt")
         if (self.wanted.fun and not self.wanted.fun(fun)) or (self.wanted.user and not self.wanted.user(user)):
             return False
         if targets and not any(targets(str(item)) for item in (tgt if isinstance(tgt, (list, tuple)) else [tgt])):
@@ -142,8 +142,8 @@ def search(store: Store, query: Query, sees: Sees = lambda load: True) -> dict[s
 
 def _found(store: Store, query: Query) -> Iterator[str]:
     """Yield the keys of the loads that may match, newest first."""
-    low = "" if query.start is None else jid_at(query.start)
-    high = LAST if query.end is None else jid_at(query.end) + LAST
+    low = "" if query.start_time is None else jid_at(query.start_time)
+    high = LAST if query.end_time is None else jid_at(query.end_time) + LAST
     before = LAST if query.after is None else query.after
     return (key for key in store.driver.find(low, min(high, before), query.wanted) if key < before)
 
@@ -176,35 +176,30 @@ def _row(store: Store, key: str, load: dict[str, Any], tally: JobTally, is_seen:
     return row
 
 
+#: How each argument of ``job_cache.search`` is read.
+_ARGUMENTS: Mapping[str, kinds.Kind[Any]] = {
+    **dict.fromkeys(("fun", "tgt", "user", "minion"), kinds.NAMES),
+    **dict.fromkeys(("start_time", "end_time"), kinds.MOMENT),
+    "kind": kinds.choice(*KINDS, ALL),
+    "outcome": kinds.choice(*OUTCOMES),
+    "metadata": kinds.MAPPING,
+    "limit": kinds.whole(1),
+    "after": kinds.WORD,
+}
+
+
 def query_of(store: Store, asked: Mapping[str, Any]) -> Query:
-    """Return the Query of the arguments of ``job_cache.search``, each None if it was not given. :raises Refused:"""
-    outcome, after, kind = asked["outcome"], asked["after"], asked["kind"]
-    functions, minions = _patterns("fun", asked["fun"]), _patterns("minion", asked["minion"])
-    key = None
+    """Return the Query of arguments of ``job_cache.search``, each None if it was not given. :raises Refused:"""
+    given = {name: _ARGUMENTS[name].given(name, value) for name, value in asked.items() if value is not None}
+    minions = given.pop("minion", ())
     if len(minions) == 1 and not _GLOB.intersection(minions[0]):
-        key, minions = store.key_of(kinds.minion(minions[0])), ()
-        if key is None:
+        given["minion"] = store.key_of(kinds.minion(minions[0]))
+        if given["minion"] is None:
             raise Refused(f"minion is {asked['minion']!r}, which the driver {store.driver.name} cannot take as a key")
-    if kind is None:  # a function that is named is wanted, whatever its kind
-        kind = ALL if functions else JOBS
-    return Query(
-        functions=functions,
-        targets=_patterns("tgt", asked["tgt"]),
-        users=_patterns("user", asked["user"]),
-        minion=key,
-        minions=minions,
-        kind=kinds.choice(*KINDS, ALL).given("kind", kind),
-        start=kinds.MOMENT.given("start_time", asked["start_time"]),
-        end=kinds.MOMENT.given("end_time", asked["end_time"]),
-        outcome=None if outcome is None else kinds.choice(*OUTCOMES).given("outcome", outcome),
-        metadata=kinds.MAPPING.given("metadata", asked["metadata"]),
-        limit=kinds.whole(1).given("limit", asked["limit"]),
-        after=None if after is None else kinds.WORD.given("after", after),
-    )
-
-
-def _patterns(name: str, value: Any) -> tuple[str, ...]:
-    return () if value is None else kinds.NAMES.given(name, value)
+    else:
+        given["minions"] = minions
+    # a function that is named is wanted, whatever its kind
+    return Query(**{"kind": ALL if given.get("fun") else JOBS, **given})
 
 
 # -- the last result of each minion -------------------------------------------------------------------------------------
