@@ -33,8 +33,8 @@ log = lines.logger(__name__)
 LOAD, RETURN, EVENT = "load", "return", "event"
 #: Seconds that an index on a large table may take.
 _INDEXING = 6 * 3600.0
-#: Seconds between two removals of old rows; rows that one statement removes, and statements in one pass.
-_UPKEEP, _ROWS, _GOES = 600.0, 5000, 20
+#: Seconds between two removals of old rows; and rows that are removed at once: while there are more, after each call.
+_UPKEEP, _ROWS = 600.0, 5000
 #: Class of SQLSTATE that blames the data, beside those for which psycopg raises DataError or IntegrityError.
 _LIMIT_EXCEEDED = "54"
 #: The removal of old rows waits for no other session for long.
@@ -215,12 +215,10 @@ def _remove_older(connection: Patient, table: Table, than: datetime.datetime) ->
         tests.append(f"alter_time < '{than.isoformat()}'")
     key = ", ".join(table.key)
     old = f"SELECT {key} FROM {table.name} WHERE {' AND '.join(tests)} LIMIT {_ROWS}"
-    for _ in range(_GOES):
-        with connection.transaction():
-            connection.execute(_NO_WAIT)
-            if connection.execute(f"DELETE FROM {table.name} WHERE ({key}) IN ({old})".encode()).rowcount < _ROWS:
-                return True
-    return False
+    with connection.transaction():
+        connection.execute(_NO_WAIT)
+        done = connection.execute(f"DELETE FROM {table.name} WHERE ({key}) IN ({old})".encode())
+    return bool(done.rowcount < _ROWS)
 
 
 def _blamed(exc: psycopg.Error) -> Exception:

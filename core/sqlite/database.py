@@ -68,23 +68,6 @@ def _were_forked() -> None:
         database.leave()  # what could not be closed
 
 
-class _Use:
-    """Use the file in the block. A generator in its place would take a tenth of the time of a write."""
-
-    def __init__(self, database: Database) -> None:
-        self._database, self._lock = database, _LOCK
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
-        try:
-            if isinstance(exc, Exception):
-                self._database.met(exc)
-        finally:
-            self._lock.release()
-
-
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_were_forked)
 
 
@@ -118,15 +101,23 @@ class Database:
         Return the rows that a query finds. :raises StateError: if the file cannot be used. :raises sqlite3.Error: as SQLite
         does; a damaged file has been set aside then, but not in a transaction.
         """
-        with _Use(self):
-            return patiently(lambda: self._connection().execute(query, values).fetchall(), _let_others_in)
+        with _LOCK:
+            try:
+                return patiently(lambda: self._connection().execute(query, values).fetchall(), _let_others_in)
+            except Exception as exc:
+                self._met(exc)
+                raise
 
     def run(self, query: str, values: Sequence[Any], durable: bool = False) -> int:
         """As ``transaction``, for one statement, which costs half. Returns how many rows it has changed."""
-        with _Use(self):
-            if self._is_within(durable):
-                return self._connection().execute(query, values).rowcount
-            done = self._begin(query, values)
+        with _LOCK:
+            try:
+                if self._is_within(durable):
+                    return self._connection().execute(query, values).rowcount
+                done = self._begin(query, values)
+            except Exception as exc:
+                self._met(exc)
+                raise
             self._see_to_log(done.connection)
         if durable:
             self._sync()
@@ -138,20 +129,22 @@ class Database:
         Write all or nothing, while nobody else writes. Within another transaction of this thread it is a part of that one.
         ``durable``: it must survive a power cut when this returns. Raises as ``read``, and nothing was written then.
         """
-        with _Use(self):
+        with _LOCK:
             if self._is_within(durable):
                 yield
                 return
-            sql = self._begin("BEGIN IMMEDIATE").connection
-            self._busy, self._durable = True, durable
             try:
+                sql = self._begin("BEGIN IMMEDIATE").connection
+                self._busy, self._durable = True, durable
                 yield
                 sql.execute("COMMIT")
-            except BaseException:
-                roll_back(sql)
-                raise
-            finally:
+            except BaseException as exc:
                 self._busy = False
+                if self._sql is not None:
+                    roll_back(self._sql)
+                self._met(exc)
+                raise
+            self._busy = False
             self._see_to_log(sql)
             durable = self._durable  # the next transaction, of another thread, changes it
         if durable:
@@ -195,7 +188,7 @@ class Database:
         LEFT.append(self._sql)
         self._sql, self._busy = None, False
 
-    def met(self, exc: Exception) -> None:
+    def _met(self, exc: BaseException) -> None:
         """If an error shows that the file is damaged, set it aside, but not in a transaction."""
         identity, met = self._identity, damage_in(exc)
         if met and self._sql is not None and identity is not None and not self._busy:
@@ -310,7 +303,7 @@ class Database:
         draft = f"{path}.part"
         os.close(self._file.new_file(draft))
         try:
-            with _Use(self), contextlib.closing(sqlite3.connect(draft)) as copy:
+            with _LOCK, contextlib.closing(sqlite3.connect(draft)) as copy:
                 self._connection().backup(copy)
             os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))  # since a rename replaces what is there
             os.rename(draft, path)
