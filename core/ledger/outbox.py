@@ -87,7 +87,7 @@ class Outbox:
 
         def work() -> int:
             self.add(rows)
-            return self._trim(_TRIM_WAITING, most)
+            return self._each(_TRIM_WAITING, [(self._reader, most - 1)])
 
         return self.tables.together(work, self._lease)
 
@@ -104,7 +104,7 @@ class Outbox:
 
     def trim_dead(self, most: int) -> int:
         """Remove the oldest dead letters, if there are more than ``most``, and return how many."""
-        return self.tables.together(lambda: self._trim(_TRIM_DEAD, most), self._lease)
+        return self._each(_TRIM_DEAD, [(self._reader, most - 1)])
 
     def again(self, keys: Sequence[Key]) -> int:
         """Have dead letters handed over again, and return how many these were."""
@@ -114,17 +114,11 @@ class Outbox:
         """Remove dead letters, and return how many these were."""
         return self._each(_DROP, keys)
 
-    def _each(self, statement: str, keys: Sequence[Key]) -> int:
+    def _each(self, statement: str, values: Sequence[Sequence[Any]]) -> int:
         def work() -> int:
-            return sum(self._changed(statement, key) for key in keys)
+            return sum(max(0, self.tables.changed(statement, (self._reader, *its))) for its in values)
 
         return self.tables.together(work, self._lease, durable=True)
-
-    def _trim(self, statement: str, most: int) -> int:
-        return self._changed(statement, (self._reader, most - 1))
-
-    def _changed(self, statement: str, values: Sequence[Any]) -> int:
-        return max(0, self.tables.changed(statement, (self._reader, *values)))
 
     def _rows(self, where: str, *values: Any) -> list[Row]:
         found = OUTBOX.read(self.tables, where, (self._reader, *values))
