@@ -13,7 +13,7 @@ import math
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import salt.utils.args
@@ -125,9 +125,8 @@ async def store_load(ports: Ports, spec: Spec) -> None:
         "arg": salt.utils.args.condition_input(list(spec.arg), dict(spec.kwargs)),
         "kwargs": {name: value for name, value in kept_options(spec).items() if value is not None},
         BATCH_MARK: True,
+        **({WHO: dict(spec.owner)} if spec.owner else {}),
     }
-    if spec.owner:
-        load[WHO] = dict(spec.owner)
     await ports.cache_worker.call(ports.cache.keep_load, spec.jid, load, spec.minions, True)
 
 
@@ -217,19 +216,14 @@ async def _ask_minions(ports: Ports, live: Live, effect: facts.Check) -> str:
 async def _look_up(ports: Ports, live: Live, effect: facts.LookUp) -> dict[str, int]:
     """Look for returns. It is repeated until it succeeds: no minion is given up because of a failed look."""
     found = await ports.cache_worker.call(ports.returns.of, live.jid, effect.minions)
-    for minion in await _restarted(ports, live, [name for name in effect.minions if name not in found]):
+    # Those that would be sent the job again may have forgotten that they received it. File times follow the wall clock,
+    # which may have been set since; to doubt too many minions does no harm.
+    flights, ahead = live.batch.flights, min(0.0, live.ahead)
+    last = [minion for minion in flights.at(effect.minions, Step.LOOKING_AGAIN) if flights[minion].relies_on_memory]
+    since = {minion: (flights[minion].sent_at or 0.0) + ahead for minion in last if minion not in found}
+    for minion in await ports.cache_worker.call(ports.restarted, since) if since else ():
         live.step(facts.Started(minion))
     return found
-
-
-async def _restarted(ports: Ports, live: Live, minions: Iterable[str]) -> Collection[str]:
-    """Return the minions that would be sent the job again, but may have forgotten that they received it."""
-    # File times follow the wall clock, which may have been set since. Doubting too many minions does no harm.
-    ahead = min(0.0, ports.wall() - ports.clock.now())
-    flights = live.batch.flights
-    asked_last = (minion for minion in flights.at(minions, Step.LOOKING_AGAIN) if flights[minion].relies_on_memory)
-    since = {minion: (flights[minion].sent_at or 0.0) + ahead for minion in asked_last}
-    return await ports.cache_worker.call(ports.restarted, since) if since else ()
 
 
 def kept_options(spec: Spec) -> Mapping[str, Any]:

@@ -97,16 +97,14 @@ def _go_on(batch: BatchState, now: float) -> list[Effect]:
 
 def _announce_windows(batch: BatchState, may_send: bool) -> list[Effect]:
     """Announce each beginning and end of a wait for a window or the start time."""
-    pause = batch.schedule.pause()
-    if may_send and batch.announced:
-        batch.announced = None
-        return [
-            Announce("resumed", {"reason": f"its {'window is open' if batch.spec.window else 'start time has come'}"})
-        ]
-    if not may_send and batch.announced is not pause.by:
-        batch.announced = pause.by
-        return [Announce("paused", {**pause.payload(), "opens_at": batch.schedule.opens})]
-    return []
+    pause, before = batch.schedule.pause(), batch.announced
+    batch.announced = None if may_send else pause.by
+    if batch.announced is before:
+        return []
+    if may_send:
+        reason = f"its {'window is open' if batch.spec.window else 'start time has come'}"
+        return [Announce("resumed", {"reason": reason})]
+    return [Announce("paused", {**pause.payload(), "opens_at": batch.schedule.opens})]
 
 
 def _rights_checked(batch: BatchState, fact: facts.Done, now: float) -> list[Effect]:
@@ -212,7 +210,7 @@ def _next_stages(batch: BatchState, now: float) -> list[Effect]:
     while pending.ready and pace.stage_is_over(len(batch.flights), pending.available):
         if not pending.available and pending.awaits_signs():
             return []
-        if not pace.may_go_on():
+        if pace.spec.check and pace.passed != pace.stage:
             return [] if pace.checking == pace.stage else _begin_check(batch)
         pace.next_stage(pending.available, now)
         pending.open_to(pace.group)

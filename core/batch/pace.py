@@ -79,9 +79,6 @@ class Pace(Part):
         """Whether the checks are approvals."""
         return self.spec.check.get("kind") == APPROVE
 
-    def may_go_on(self) -> bool:
-        return not self.spec.check or self.passed == self.stage
-
     def pass_check(self) -> None:
         self.passed, self.checking = self.checking, None
 
@@ -243,11 +240,6 @@ class Schedule(Part):
     def bounded(self) -> bool:
         """Whether there are times at which the batch may not send."""
         return bool(self.spec.window) or self.spec.start_at is not None
-
-    @property
-    def shut(self) -> bool:
-        """Whether the batch may not send, as last looked at."""
-        return self.bounded and not self.open
 
     def look(self, now: float) -> bool:
         """Tell whether the batch may send now."""

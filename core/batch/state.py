@@ -264,7 +264,7 @@ class BatchState(Part):
             return self.paused
         if self.pace.by_hand and self.pace.checking is not None:
             return Pause(PausedBy.APPROVAL)
-        if self.schedule.shut:
+        if self.schedule.bounded and not self.schedule.open:
             return self.schedule.pause()
         return Pause(PausedBy.RIGHTS, self.rights.trouble) if self.rights.trouble else None
 
