@@ -17,9 +17,6 @@ from saltext.jobs.core.options import engine_options, read_settings
 from saltext.jobs.core.options.engines import BatchSettings
 from saltext.jobs.core.site import site_of
 
-#: Looked up to find out whether the job cache can be read.
-_NO_JOB = "20000101000000000000"
-
 
 def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of ``batch.doctor``."""
@@ -33,7 +30,7 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
             do = "see the master's log, and start batches for the minions that have not returned"
             yield fault("batches-unreadable", told, do)
         try:
-            cache.load(_NO_JOB)
+            cache.load("20000101000000000000")  # of no job: only to find out whether the job cache can be read
         except JobCacheError as exc:
             told = f"no batch is started, since the job cache cannot be used: {exc}"
             yield fault("no-job-cache", told, "see job_cache.doctor")

@@ -64,7 +64,8 @@ class Batch(BatchState):
             return effects
         self.finished = now
         self.paused = self.pace.checking = None
-        return [*effects, *(() if self.halted else (Announce("complete"),)), facts.Close()]
+        # The counts of a halted batch have changed since that was announced.
+        return [*effects, Announce("progress" if self.halted else "complete"), facts.Close()]
 
 
 # -- the next minions ---------------------------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ def _go_on(batch: BatchState, now: float) -> list[Effect]:
         return []
     may_send = batch.schedule.look(now)
     effects = _announce_windows(batch, may_send)
-    batch.look_again(batch.schedule.next_due())
+    batch.look_again(batch.schedule.look_at - batch.schedule.ahead)
     if not may_send:
         return effects
     if not rights.may_send(now):
@@ -222,11 +223,8 @@ def _begin_check(batch: BatchState) -> list[Effect]:
     announced = Announce("check", {**batch.spec.check, "stage": stage})
     if batch.pace.by_hand:
         return [announced]
-    done = [
-        minion
-        for minion, known in batch.members.items()
-        if known.ended is Outcome.COMPLETED and known.since >= batch.pace.began
-    ]
+    began = batch.pace.began
+    done = (name for name, known in batch.members.items() if known.ended is Outcome.COMPLETED and known.since >= began)
     return [announced, facts.Check(tuple(sorted(done)), stage)]
 
 

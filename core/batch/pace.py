@@ -234,7 +234,7 @@ class Schedule(Part):
     trouble: str = ""  # why that is not known
     ahead: float = 0.0  # seconds by which the wall clock is ahead of the engine's, as ``live.py`` says
     looked_at: float | None = None
-    look_at: float = math.inf  # when to look again
+    look_at: float = math.inf  # when to look again, by the wall clock
 
     @property
     def bounded(self) -> bool:
@@ -258,10 +258,6 @@ class Schedule(Part):
             self.opens, self.open, self.trouble = found.opens, found.opens <= wall, ""
             self.look_at = (found.closes or math.inf) if self.open else found.opens
         return self.open
-
-    def next_due(self) -> float:
-        """Return when to look again, by the engine's clock."""
-        return self.look_at - self.ahead
 
     def pause(self) -> Pause:
         return Pause(PausedBy.WINDOW if self.spec.window else PausedBy.START, self.trouble)

@@ -24,9 +24,6 @@ from saltext.jobs.core.options import engine_options, kinds, read_settings
 from saltext.jobs.core.options.engines import BatchSettings
 from saltext.jobs.core.users import MASTER, PEER_RUN, Identity
 
-#: Salt's own default of token_expire, in seconds.
-_TOKEN_EXPIRE = 43200.0
-
 
 def load_of(fun: str, arg: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is published for a call of a function."""
@@ -48,7 +45,7 @@ class Permission:
 
     def __init__(self, opts: Mapping[str, Any], settings: BatchSettings, wall: Callable[[], float] = time.time) -> None:
         self._opts, self._access, self._settings, self._wall = opts, Access(opts), settings, wall
-        self._trusted = float(opts.get("token_expire") or _TOKEN_EXPIRE)
+        self._trusted = float(opts.get("token_expire") or 43200.0)  # seconds, as Salt
 
     def strangers(self, minions: Iterable[str]) -> list[str]:
         """Return those of some minions whose keys this master has not accepted. Blocks. :raises OSError:"""

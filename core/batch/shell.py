@@ -165,8 +165,7 @@ class BatchShell:
     def on_gap(self) -> None:
         """Events may have been lost, such as acknowledgements."""
         for live in list(self.live.values()):
-            if live.batch.flights:
-                self._attempt(f"batch {live.jid}", live.step, facts.EventsLost())
+            self._attempt(f"batch {live.jid}", live.step, facts.EventsLost())
 
     # -- requests -----------------------------------------------------------------------------------------------------
     # Each gives its batch a fact at once. Answer and changes are written together.
@@ -294,9 +293,6 @@ class BatchShell:
         self._count(live)
         self._batches[live.batch.state] += 1
         log.info("%s", verdict(summary(live.batch, self._ports.clock.now()))[1])
-        if live.batch.halted is not None:
-            # Tell what became of the minions that were in flight when it was halted.
-            effects.perform(self._ports, live, [facts.Announce("progress")])
 
     def _count(self, live: Live) -> None:
         """Count the minions of a batch that have ended since the last call: each when it ends, not with its batch."""

@@ -61,8 +61,8 @@ class Flights(dict[str, Member]):
 
     def overdue(self, now: float) -> list[str]:
         """Return the minions that are overdue, each once: they are not overdue again before they get a new due time."""
-        is_time, due = self.next_overdue() <= now, list[tuple[float, str]]()
-        while is_time and self._heap and self._heap[0][0] <= now:
+        due = list[tuple[float, str]]()
+        while self._heap and self._heap[0][0] <= now and (due or self.next_overdue() <= now):
             due.append(heapq.heappop(self._heap))
         return list(dict.fromkeys(minion for at, minion in due if not self._is_stale(at, minion)))
 
