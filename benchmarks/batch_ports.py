@@ -5,8 +5,6 @@ publisher and the service, which the caller passes.
 
 from __future__ import annotations
 
-import time
-
 from saltext.jobs.core.batch.live import Ports
 from saltext.jobs.core.batch.minion_data import may_have_started
 from saltext.jobs.core.batch.permission import Permission
@@ -57,7 +55,6 @@ def ports_of(opts, loop, *, bus, publisher, service, logged=True) -> Ports:
     return Ports(
         loop=loop,
         clock=Clock(),
-        wall=time.time,
         bus=bus,
         publisher=publisher,
         questions=questions,

@@ -15,13 +15,12 @@ This file only wires the parts: policy is in ``core/batch/machine.py``, input an
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import salt.utils.job
 
-from saltext.jobs.core import compat, lines
+from saltext.jobs.core import lines
 from saltext.jobs.core.batch.effects import call_runner
 from saltext.jobs.core.batch.live import Ports
 from saltext.jobs.core.batch.minion_data import may_have_started
@@ -85,7 +84,6 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
     return Ports(
         loop=loop,
         clock=Clock(),
-        wall=time.time,
         bus=bus,
         publisher=publisher,
         questions=questions,
@@ -102,7 +100,6 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
         rights_worker=Worker(loop),
         master_age=engine.master_age,
         restarted=lambda since: may_have_started(opts, since),
-        acks=compat.HAS_START_EVENT,
         keep=float(salt.utils.job.get_keep_jobs_seconds(opts) or 0),
         is_takeover=lease.is_takeover,
     )

@@ -57,7 +57,7 @@ class EnginePorts:
 
     loop: Any  # the engine's tornado loop
     clock: Clock  # of deadlines
-    wall: Callable[[], float]  # returns Unix time, as files have it
+    wall: Callable[[], float] = time.time  # returns Unix time, as files have it
     bus: Bus
     publisher: Publisher
     questions: Questions
@@ -66,7 +66,7 @@ class EnginePorts:
     service: Service
     cache_worker: Worker
     disk_worker: Worker
-    acks: bool  # minions say when they begin a job
+    acks: bool = compat.HAS_START_EVENT  # minions say when they begin a job
 
     def close(self) -> None:
         for port in (self.service, self.bus, self.publisher, self.cache_worker, self.disk_worker):

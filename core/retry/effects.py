@@ -9,12 +9,11 @@ from __future__ import annotations
 import collections
 import contextlib
 import sys
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from saltext.jobs.core import compat, lines
+from saltext.jobs.core import lines
 from saltext.jobs.core.boot import since_boot
 from saltext.jobs.core.delivery import asking
 from saltext.jobs.core.delivery.known import Answers, Evidence
@@ -66,7 +65,6 @@ def ports_of(
     returns = Returns(site, cache)
     return Ports(
         loop=loop,
-        wall=time.time,
         bus=bus,
         publisher=publisher,
         questions=Questions(loop, publisher),
@@ -78,7 +76,7 @@ def ports_of(
         disk_worker=Worker(loop),
         service=Service(opts, JOB_RETRY, loop, lease),
         log=lambda position: Reader(site, position),
-        **{"clock": Clock(steady=since_boot), "acks": compat.HAS_START_EVENT, **others},
+        **{"clock": Clock(steady=since_boot), **others},
     )
 
 
