@@ -27,13 +27,11 @@ import salt.minion
 import salt.utils.job
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.ledger.log import Position
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import RecorderSettings
-from saltext.jobs.core.recorder.consumer import Consumer
-from saltext.jobs.core.recorder.reading import outbox_of
+from saltext.jobs.core.recorder.consumer import Consumer, outbox_of
 from saltext.jobs.core.recorder.recipients import ToReturner
 from saltext.jobs.core.recorder.returner import ReturnerModule
 from saltext.jobs.core.site import site_of
@@ -81,7 +79,7 @@ class Rig:
         begin = Position(tables.name(), 0, tables.gaps(), tables.boot())  # a new one would begin at the end
         outbox = outbox_of(tables, name)
         outbox.add([], begin)
-        self.consumer = Consumer(self.loop, Clock(), name, recipient, outbox)
+        self.consumer = Consumer(self.loop, name, recipient, outbox)
         self._salt_cache = salt.loader.returners(self.opts, {})
 
     def fill(self, count):

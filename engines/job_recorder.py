@@ -36,7 +36,6 @@ from saltext.jobs.core.batch import summary
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
-from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.errors import StateError
@@ -45,9 +44,9 @@ from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.options import is_configured
 from saltext.jobs.core.options.engines import RecorderSettings, ReturnerChoice
-from saltext.jobs.core.recorder.consumer import Consumer
+from saltext.jobs.core.recorder.consumer import Consumer, outbox_of
 from saltext.jobs.core.recorder.notices import GivenUp, Reported, Seen, plain
-from saltext.jobs.core.recorder.reading import outbox_of
+from saltext.jobs.core.recorder.pipeline import Pipeline
 from saltext.jobs.core.recorder.recipients import Send, ToPeople, ToReturner
 from saltext.jobs.core.recorder.returner import NOTICES, ReturnerModule, notices_of, settings_of
 from saltext.jobs.core.recorder.shell import RecorderShell
@@ -89,17 +88,17 @@ def start(**options: Any) -> None:
 
 
 def _wired(settings: RecorderSettings, loop: Any, lease: Lease) -> RecorderShell:
-    opts, clock, tables, notices = __opts__, Clock(), site_of(__opts__), notices_of(__opts__)
+    opts, tables, notices = __opts__, site_of(__opts__), notices_of(__opts__)
     consumers, targets = list[Consumer](), list[Consumer]()
     for choice, module in _modules(settings.returners):
         returner, outbox = ToReturner(module, opts, settings), outbox_of(tables, choice.label, lease)
-        consumers.append(Consumer(loop, clock, choice.label, returner, outbox))
+        consumers.append(Consumer(loop, choice.label, returner, outbox))
     sends: list[Send] = [_to_returner(opts["id"], module) for _, module in _modules(notices.returners)]
     if notices.url:
         sends.insert(0, Webhook(notices.url, notices.secret, notices.ca_file))
     for name, send in zip(notices.targets, sends, strict=True):
         outbox = outbox_of(tables, name, lease)
-        targets.append(Consumer(loop, clock, name, ToPeople(name, send), outbox, longest=_LONGEST))
+        targets.append(Consumer(loop, name, ToPeople(name, send), outbox, Pipeline(longest=_LONGEST)))
     watch = None
     if targets:
         socket.setdefaulttimeout(_PATIENCE)
@@ -107,7 +106,7 @@ def _wired(settings: RecorderSettings, loop: Any, lease: Lease) -> RecorderShell
         watch = Watch(_looks(opts, tables, reported), reported, targets, tables)
     bus = Bus(opts, loop, JOB_RECORDER)
     service = Service(opts, JOB_RECORDER, loop, lease)
-    return RecorderShell(loop, clock, bus, service, [*consumers, *targets], watch)
+    return RecorderShell(loop, bus, service, [*consumers, *targets], watch)
 
 
 def _modules(choices: Iterable[ReturnerChoice]) -> list[tuple[ReturnerChoice, ReturnerModule]]:

@@ -1,11 +1,12 @@
 """
-One recipient's side of the recorder: takes what it is to get from the outbox, hands that on, and notes what it has and what
-it refused.
+One recipient's side of the recorder. What a returner is to get of the log becomes rows of its outbox, together with the
+place up to which the log was read; then what is due in the outbox is handed over, and removed.
 
 It works in a Worker of its own, so a recipient that hangs delays only itself. It must never remove a row that the recipient
 did not take, unless the record is a dead letter, is not wanted, or cannot be read any more. Rows are removed in one
 transaction after each round, whose records come again after a crash; after each record, if the recipient does not know what
-it has.
+it has. If the log lacks records, the job cache is read once, and what the returner may not have becomes rows before the
+place moves on.
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ from typing import Any
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import compat, lines
-from saltext.jobs.core.engine.loop import Clock, Worker
+from saltext.jobs.core.disk.lease import Lease
+from saltext.jobs.core.engine.loop import Worker
+from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.ids import jid_time
+from saltext.jobs.core.ledger.log import AWAY, REMOVED, RESTARTED, News, Position, Reader, count_after
 from saltext.jobs.core.ledger.outbox import Counts, Key, Outbox, Row
+from saltext.jobs.core.ledger.records import Record
+from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.recorder.pipeline import Attempt, Pipeline, Refusal, attempts_of
-from saltext.jobs.core.recorder.reading import Reading
-from saltext.jobs.core.recorder.recipients import Recipient, ToReturner
+from saltext.jobs.core.recorder.recipients import LOAD, RETURN, SETTLED, Recipient, ToReturner
 
 log = lines.logger(__name__)
 
 #: Rows that wait in the outbox before more is read from the log, and rows of a round beyond these, for refused records.
 _AHEAD, _REFUSED = 1000, 100
-TRIES = 5
 #: Most refused records that are tried again (further ones become dead letters); most dead letters (the oldest go).
 PARKED, DEAD = 1000, 10_000
 #: Seconds to the next look while there is something to do; each look that finds nothing doubles them, up to the longest. And
@@ -36,28 +41,28 @@ PARKED, DEAD = 1000, 10_000
 _LOOK, _LONGEST_LOOK, _AGAIN, _ROUND = 0.5, 2.0, 1.0, 5.0
 #: Most records of the log that are counted as waiting, and how many times as long as a count took until the next one.
 _COUNTED, _SPARING = 100_000, 50.0
+#: Seconds: when the log lacks records, jobs that were published earlier are not looked at.
+_LOOK_BACK = 3600.0
+
+
+def outbox_of(tables: Tables, name: str, lease: Lease | None = None) -> Outbox:
+    """Return the outbox of a recipient, given its name in statistics."""
+    return Outbox(tables, f"{JOB_RECORDER} {name}", lease)
 
 
 class Consumer:
     """
-    One recipient, ``name`` in statistics: a returner gets records of the log; people get rows of the outbox only. After
-    ``tries`` refusals a record is a dead letter. ``longest``: seconds to the next try while the recipient takes nothing.
+    One recipient, ``name`` in statistics: a returner gets records of the log; people get rows of the outbox only. What the
+    ``pipeline`` gives up is a dead letter.
     """
 
     def __init__(
-        self,
-        loop: Any,
-        clock: Clock,
-        name: str,
-        recipient: Recipient,
-        outbox: Outbox,
-        tries: int = TRIES,
-        longest: float = 10.0,
+        self, loop: Any, name: str, recipient: Recipient, outbox: Outbox, pipeline: Pipeline | None = None
     ) -> None:
-        self.name, self.outbox, self._clock, self._recipient = name, outbox, clock, recipient
+        self.name, self.outbox, self._recipient, self._pipeline = name, outbox, recipient, pipeline or Pipeline()
         self._reading = Reading(name, recipient, outbox) if isinstance(recipient, ToReturner) else None
         self._new = self._reading.new if self._reading is not None else set[Key]()
-        self._worker, self._pipeline, self._quiet = Worker(loop), Pipeline(tries, longest), Quiet(log)
+        self._worker, self._quiet = Worker(loop), Quiet(log)
         self._changes: dict[Key, Row | None] = {}  # of the outbox, since the last transaction
         self._is_closed = False
         self._wait = _LOOK
@@ -86,9 +91,9 @@ class Consumer:
         self._is_closed = True
         self._worker.close()
 
-    def stats(self, now: float) -> dict[str, Any]:
-        """Return the row of ``job_recorder.stats`` about this recipient. ``now``: Unix time."""
-        counts, since = self._counts, self._reading.gap_since if self._reading is not None else None
+    def stats(self) -> dict[str, Any]:
+        """Return the row of ``job_recorder.stats`` about this recipient."""
+        now, counts, since = time.time(), self._counts, self._reading.gap_since if self._reading is not None else None
         oldest = min(at for at in (now, since, counts.oldest) if at is not None)
         return {
             "delivered": self.delivered,
@@ -119,7 +124,7 @@ class Consumer:
         done, has_more = 0, True
         self._count()
         self._keep()
-        if self._clock.now() >= self._pipeline.not_before:
+        if time.monotonic() >= self._pipeline.not_before:
             done, has_more = self._deliver()
         self.looks += 1
         self._wait = _LOOK if done or has_more else min(2.0 * self._wait, _LONGEST_LOOK)
@@ -132,7 +137,7 @@ class Consumer:
             if (room := _AHEAD - self._counts.fresh) > 0:
                 self.lose(self._reading.take(room))
             has_more = self._reading.has_more
-        rows = {row.key: row for row in self.outbox.ready(self._clock.now(), _AHEAD + _REFUSED)}
+        rows = {row.key: row for row in self.outbox.ready(time.time(), _AHEAD + _REFUSED)}
         done = self._round(rows)
         self._keep()
         return done, has_more or done < len(rows)
@@ -156,7 +161,7 @@ class Consumer:
             if not at_once and time.monotonic() > until:
                 break
         self._new.difference_update(gone, (key for key, _ in attempts))
-        refused = self._pipeline.settle(attempts, tries, self._clock.now())
+        refused = self._pipeline.settle(attempts, tries, time.monotonic())
         for key, refusal in refused.items():
             self._refused(rows[key], refusal)
         if self._pipeline.trouble:
@@ -170,7 +175,7 @@ class Consumer:
 
     def _refused(self, row: Row, refusal: Refusal) -> None:
         why = refusal.why.encode("utf-8", "replace").decode().replace("\0", "")  # else PostgreSQL refuses it
-        due = refusal.due if self._counts.parked < PARKED else None
+        due = None if refusal.pause is None or self._counts.parked >= PARKED else time.time() + refusal.pause
         if due is None:
             self._quiet.error(
                 "refused", "%s refused a record %d times; it is set aside: %s", self.name, refusal.tries, why
@@ -192,3 +197,89 @@ class Consumer:
             self._count_at = begun + _SPARING * (time.monotonic() - begun)
         if self._counts.dead > DEAD:
             self.lose(self.outbox.trim_dead(DEAD))
+
+
+# -- from the log into the outbox ----------------------------------------------------------------------------------------
+
+
+class Reading:
+    """``name``: that of the returner. ``recipient``: the returner, with the job cache."""
+
+    def __init__(self, name: str, recipient: ToReturner, outbox: Outbox) -> None:
+        self._name, self._recipient, self._outbox = name, recipient, outbox
+        self._log: Reader | None = None  # before it is known how far the returner is
+        self._place: Position | None = None  # what is before it is in the outbox, or was
+        self._news: News | None = None  # what was read after it
+        self._is_sure = (
+            False  # what comes now was not delivered before: by an earlier engine, or as what the log lacked
+        )
+        self._quiet = Quiet(log)
+        self.new = set[Key]()  # rows that the returner surely has not
+        self.has_more = False  # there is more to take now
+        self.gap_since: float | None = None  # the Unix time since when the log lacks records that the outbox has not
+
+    def take(self, most: int) -> int:
+        """
+        Move the next records into the outbox, at most ``most``. Returns how many are lost: the log removed them before they
+        were read. :raises Exception: if the log or the job cache cannot be read, or a returner that is asked fails.
+        """
+        self._log = self._log or self._begun()
+        if self._news is None:
+            self._news = self._log.read(most)
+            if self._news.gap and not (self._recipient.store.writes_together and self._news.gap in (AWAY, RESTARTED)):
+                self.gap_since = time.time()
+                self._tell(self._news.gap)
+        news, lost, is_mended = self._news, 0, self.gap_since is not None and self._recipient.knows
+        if is_mended:
+            self._mend()
+        if news.gap == REMOVED:
+            lost = self._removed_before(news)
+        rows = [Row(_key_of(record), record.at) for record in news.records if record.listed]
+        if news.position != self._place:
+            self._outbox.add(rows, news.position)
+        self._news, self._place, self.has_more, self.gap_since = None, news.position, news.more, None
+        if self._is_sure:
+            self.new.update(row.key for row in rows)
+        self._is_sure = (self._is_sure or not news.more) and not is_mended
+        return lost
+
+    def later(self, most: int) -> int:
+        """Return how many records are still to be read, at most ``most``."""
+        return count_after(self._outbox.tables, self._place.offset, most) if self._place else 0
+
+    def _begun(self) -> Reader:
+        self._place = self._outbox.cursor()
+        found = Reader(self._outbox.tables, self._place)
+        if self._place is None:  # a new returner gets what comes from now on
+            self._place = found.read().position
+            self._outbox.add([], self._place)
+        return found
+
+    def _removed_before(self, news: News) -> int:
+        if self._place is None or news.position is None:
+            return 0
+        first = news.places[0] if news.places else news.position.offset + 1
+        # in PostgreSQL places have gaps
+        return 1 if self._outbox.tables.is_far else first - 1 - self._place.offset
+
+    def _tell(self, gap: str) -> None:
+        if self._recipient.knows:
+            log.error("Looking in the job cache for what %s lacks: the log lacks records, %s", self._name, gap)
+            return
+        self._quiet.error(
+            "gap", "Returns may be missing in %s, which cannot be asked: the log lacks records, %s", self._name, gap
+        )
+
+    def _mend(self) -> None:
+        """Put into the outbox what the job cache has, and the returner has not."""
+        time.sleep(SETTLED)
+        returner = self._recipient.returner
+        can_ask = returner.has("get_jid")
+        for jid, minions in self._recipient.young(_LOOK_BACK):
+            held = returner.returns(jid) if can_ask else ()
+            at, missing = jid_time(jid) or 0.0, [minion for minion in minions if minion not in held]
+            self._outbox.add([Row(Key(LOAD, jid), at), *(Row(Key(RETURN, jid, minion), at) for minion in missing)])
+
+
+def _key_of(record: Record) -> Key:
+    return Key(RETURN if record.minion else LOAD, record.jid, record.minion)

@@ -29,6 +29,8 @@ _FAULTS = {"DataError", "IntegrityError", "TypeError", "ValueError", "LookupErro
 _FAULTS |= {"ArithmeticError", "RecursionError"}
 #: Failures in a row after which a round ends, and records tried in a round while the returner seems to be down.
 STOP_AFTER = 3
+#: Refusals after which a record is given up.
+TRIES = 5
 #: Seconds before the next try after a failure; each further failure doubles them, up to the longest.
 _PAUSE, _LONGEST = 1.0, 10.0
 
@@ -59,7 +61,7 @@ class Refusal(NamedTuple):
     """A record was refused."""
 
     tries: int  # how often by now
-    due: float | None  # when it is to be tried again, in Unix time; None if it is given up
+    pause: float | None  # seconds until it is to be tried again; None if it is given up
     why: str
 
 
@@ -69,10 +71,10 @@ class Pipeline:
     while the returner takes nothing.
     """
 
-    def __init__(self, tries: int = 5, longest: float = _LONGEST) -> None:
+    def __init__(self, tries: int = TRIES, longest: float = _LONGEST) -> None:
         self._tries, self._longest = tries, longest
         self.trouble: str | None = None  # why the returner is thought to be down
-        self.not_before = 0.0  # the Unix time of the next round
+        self.not_before = 0.0  # the time of the next round, as ``settle`` takes it
         self._failed = set[Key]()  # what a try has failed of, and was not to blame
         self._fruitless = self._turn = 0
 
@@ -105,8 +107,8 @@ class Pipeline:
                 continue
             if failure.is_fault or index < last_taken:
                 count = tries[key] + 1
-                due = None if count >= self._tries else now + _pause(count - 1)
-                refused[key] = Refusal(count, due, failure.reason)
+                pause = None if count >= self._tries else _pause(count - 1)
+                refused[key] = Refusal(count, pause, failure.reason)
             else:
                 self._failed.add(key)
                 self.trouble = failure.reason

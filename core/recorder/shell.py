@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from saltext.jobs.core.engine.loop import Clock, Worker
+from saltext.jobs.core.engine.loop import Worker
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.ledger.outbox import Key, Outbox, Row
@@ -38,13 +38,12 @@ class RecorderShell:
     def __init__(
         self,
         loop: Any,
-        clock: Clock,
         bus: Bus,
         service: Service,
         consumers: Sequence[Consumer],
         watch: Watch | None = None,
     ) -> None:
-        self._loop, self._clock, self._bus = loop, clock, bus
+        self._loop, self._bus = loop, bus
         self._consumers, self._watch = {consumer.name: consumer for consumer in consumers}, watch
         self._disk = Worker(loop)  # the thread of the watch, and of dead letters
         self.service = service
@@ -89,11 +88,10 @@ class RecorderShell:
         return [self._consumers[name]]
 
     def _stats(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        now = self._clock.now()
         return {
             "bus_gaps": self._bus.gaps,
             "loop_lag": round(self._bus.lag, 3),
-            "returners": {consumer.name: consumer.stats(now) for consumer in self._chosen(request)},
+            "returners": {consumer.name: consumer.stats() for consumer in self._chosen(request)},
         }
 
     async def _set_aside(self, request: Mapping[str, Any]) -> dict[str, Any]:

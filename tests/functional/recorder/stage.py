@@ -8,13 +8,12 @@ import time
 import salt.loader
 
 from saltext.jobs.core import compat, loader
-from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import RecorderSettings
-from saltext.jobs.core.recorder.consumer import TRIES, Consumer
-from saltext.jobs.core.recorder.reading import outbox_of
+from saltext.jobs.core.recorder.consumer import Consumer, outbox_of
+from saltext.jobs.core.recorder.pipeline import TRIES, Pipeline
 from saltext.jobs.core.recorder.recipients import ToReturner
 from saltext.jobs.core.recorder.shell import RecorderShell
 from saltext.jobs.core.site import site_of
@@ -121,13 +120,13 @@ class Stage:
         self.opts = options_in(folder, master_job_cache="salt_cache", **{"cache": "sqlite", **(opts or {})})
         self.job_cache, self.returner = JobCache(self.opts), returner or Returner()
         self.settings = read_settings(RecorderSettings, JOB_RECORDER, {"returners": ["one"], **options})
-        self.loop, clock = compat.new_loop(), Clock()
+        self.loop = compat.new_loop()
         self.tables = site_of(self.opts)
         recipient = ToReturner(self.returner, self.opts, self.settings)
-        self.consumer = Consumer(self.loop, clock, "one", recipient, outbox_of(self.tables, "one"), tries)
+        self.consumer = Consumer(self.loop, "one", recipient, outbox_of(self.tables, "one"), Pipeline(tries))
         bus = Bus()
         service = Service(self.opts, JOB_RECORDER, self.loop)
-        self.shell = RecorderShell(self.loop, clock, bus, service, [self.consumer])
+        self.shell = RecorderShell(self.loop, bus, service, [self.consumer])
         self.shell.start()
         self._is_closed = False
         assert self.until(lambda: self.consumer.looks or self.figures["trouble"])
@@ -138,7 +137,7 @@ class Stage:
 
     @property
     def figures(self):
-        return self.consumer.stats(time.time())
+        return self.consumer.stats()
 
     def settle(self):
         """Run the loop until the recorder has looked at all that there is, and the returner has it unless it is down."""

@@ -35,21 +35,23 @@ class Returner:
         self.pipeline, self.refuses, self.failure, self.at_once = Pipeline(tries), set(refuses), failure, at_once
         self.is_down = False
         self.calls, self.taken, self.waiting, self.refused, self.given_up = 0, [], list(range(count)), {}, {}
-        self.now = 0.0
+        self.now, self.due = 0.0, {}
 
     def round(self):
         """One round at its due time; returns how many records were tried."""
-        due = [self.pipeline.not_before] if self.waiting else [one.due for one in self.refused.values()]
+        due = [self.pipeline.not_before] if self.waiting else self.due.values()
         self.now = max(self.now, min(due, default=0.0))
         tries = dict.fromkeys(self.waiting, 0)
-        tries |= {key: one.tries for key, one in self.refused.items() if one.due <= self.now}
+        tries |= {key: one.tries for key, one in self.refused.items() if self.due[key] <= self.now}
         attempts = self.attempts(self.pipeline.round(tries))
         for key, refusal in self.pipeline.settle(attempts, tries, self.now).items():
             self.refused.pop(key, None)
-            (self.given_up if refusal.due is None else self.refused)[key] = refusal
+            (self.given_up if refusal.pause is None else self.refused)[key] = refusal
+            self.due[key] = self.now + (refusal.pause or 0.0)
         known = {*self.taken, *self.refused, *self.given_up}
         self.waiting = [key for key in self.waiting if key not in known]
         self.refused = {key: one for key, one in self.refused.items() if key not in self.taken}
+        self.due = {key: self.due[key] for key in self.refused}
         return len(attempts)
 
     def attempts(self, keys):
@@ -143,12 +145,9 @@ def test_many_bad_records_in_a_row_with_an_unclear_error_do_not_hide_for_ever_th
 
 
 def test_a_refused_record_is_tried_again_after_longer_and_longer_pauses():
-    pipeline, now, times = Pipeline(tries=4), 0.0, []
-    while now is not None:
-        refused = pipeline.settle([("one", Failure("bad text", is_fault=True))], {"one": len(times)}, now)
-        times.append(now)
-        now = refused["one"].due
-    assert times == [0.0, 1.0, 3.0, 7.0]
+    pipeline, attempts = Pipeline(tries=4), [("one", Failure("bad text", is_fault=True))]
+    refused = [pipeline.settle(attempts, {"one": tries}, 0.0)["one"] for tries in range(4)]
+    assert [one.pause for one in refused] == [1.0, 2.0, 4.0, None]
 
 
 def test_refused_records_that_fail_without_blame_do_not_end_a_round_before_the_others():
