@@ -23,7 +23,7 @@ from saltext.jobs.core.sqlite.file import (
     BUSY_SECONDS,
     LEFT,
     DatabaseFile,
-    damage_in,
+    Replaced,
     is_damage,
     roll_back,
 )
@@ -92,6 +92,7 @@ class Database:
         self._log, self._log_at = f"{path}-wal", 0.0
         self._sql: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None  # that of the file to which the connection is open
+        self._damage = ""  # what shows that it is damaged
         self._busy = self._durable = False  # a transaction is open; its writes must survive a power cut
 
     # -- using it --------------------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ class Database:
     def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """
         Return the rows that a query finds. :raises StateError: if the file cannot be used. :raises sqlite3.Error: as SQLite
-        does; a damaged file has been set aside then, but not in a transaction.
+        does, Replaced where the file was damaged; but not in a transaction.
         """
         with _LOCK:
             try:
@@ -189,11 +190,15 @@ class Database:
         self._sql, self._busy = None, False
 
     def _met(self, exc: BaseException) -> None:
-        """If an error shows that the file is damaged, set it aside, but not in a transaction."""
-        identity, met = self._identity, damage_in(exc)
-        if met and self._sql is not None and identity is not None and not self._busy:
+        """
+        If an error has shown that the file is damaged, set it aside, but not in a transaction, whose statements may have
+        turned it into any other error. :raises Replaced: then.
+        """
+        self._damage = str(exc) if is_damage(exc) else self._damage
+        if self._damage and not self._busy:
             self.leave()
-            self._file.set_aside(identity, met)
+            self._file.set_aside(self._identity, self._damage)
+            raise Replaced(self._damage) from exc
 
     def _see_to_log(self, sql: sqlite3.Connection) -> None:
         """
@@ -246,7 +251,7 @@ class Database:
                 sql = sqlite3.connect(at, timeout=0, isolation_level=None, check_same_thread=False, uri=True)
                 patiently(lambda: self._prepare(sql))  # noqa: B023 (called at once)
                 if identity == self._file.identity():
-                    self._sql, self._identity = sql, identity
+                    self._sql, self._identity, self._damage = sql, identity, ""
                     return sql
                 LEFT.append(sql)
             except Exception as exc:

@@ -30,6 +30,10 @@ _COMPANIONS = ("-wal", "-shm")
 LEFT: list[sqlite3.Connection | int | None] = []
 
 
+class Replaced(sqlite3.DatabaseError):
+    """The file was damaged, and another one takes its place. Nothing was written."""
+
+
 class DatabaseFile:
     """``chosen``: an operator chose the directory. It is not created then: its disk may not be mounted."""
 
@@ -97,7 +101,7 @@ class DatabaseFile:
                 sql.execute("COMMIT")
             os.rename(draft, self.path)
 
-    def set_aside(self, identity: tuple[int, int], reason: str) -> None:
+    def set_aside(self, identity: tuple[int, int] | None, reason: str) -> None:
         """
         Rename a damaged file, unless its ``identity`` shows that it was renamed already. The next process to open it makes a
         new one. :raises StateError: if it is the file of another program.
@@ -162,12 +166,3 @@ def is_damage(exc: BaseException) -> bool:
     """Tell whether an error of SQLite says that the file is damaged."""
     text = str(exc)
     return isinstance(exc, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text)
-
-
-def damage_in(exc: BaseException | None) -> str:
-    """Return SQLite's message if damage of the file caused an error; else an empty text."""
-    while exc is not None:
-        if is_damage(exc):
-            return str(exc)
-        exc = exc.__cause__ or exc.__context__
-    return ""

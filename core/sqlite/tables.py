@@ -17,7 +17,7 @@ from saltext.jobs.core.disk.lease import FileLease, Lead, Leader, Lease, leader_
 from saltext.jobs.core.errors import SiteAway, StateError
 from saltext.jobs.core.ledger.tables import SQLITE, Result, Tables
 from saltext.jobs.core.sqlite.database import Database, database_at
-from saltext.jobs.core.sqlite.file import damage_in
+from saltext.jobs.core.sqlite.file import Replaced
 
 #: The file of ``cache: sqlite``, and the one below ``saltext_jobs`` if the job cache is elsewhere.
 CACHE, FILE = "cache.sqlite", "jobs.sqlite"
@@ -78,14 +78,12 @@ class SqliteTables(Tables):
 
         return self._do(in_one)
 
-    def _do(self, work: Callable[[Database], Result], again: bool = True) -> Result:
+    def _do(self, work: Callable[[Database], Result]) -> Result:
         try:
+            with contextlib.suppress(Replaced):
+                return work(self.database)
             return work(self.database)
-        except Exception as exc:  # damage in a transaction may have become any other error
-            if again and damage_in(exc):  # nothing was written, and another file has replaced the damaged one
-                return self._do(work, again=False)
-            if not isinstance(exc, (sqlite3.Error, StateError)):
-                raise
+        except (sqlite3.Error, StateError) as exc:
             told = str(exc) if isinstance(exc, StateError) else f"{self.place} cannot be used: {exc}"
             raise SiteAway(told) from exc
 

@@ -140,6 +140,19 @@ def test_a_publish_and_a_return_that_meet_the_damage_go_into_the_new_file(filled
     assert len(banks_of(filled).damaged()) == 2
 
 
+def test_what_fails_in_the_new_file_for_another_reason_is_no_damage_of_it(filled, path):
+    damage(path, lambda pages: range(3, pages, 2))
+    banks = banks_of(filled)
+
+    def work():
+        banks.read_everything()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        banks.tables.together(work)
+    assert len(banks.damaged()) == 1
+
+
 def test_processes_that_meet_the_damage_together_set_it_aside_once(filled, path):
     damage(path, lambda pages: range(3, pages, 2))
 
