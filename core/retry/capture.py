@@ -28,8 +28,6 @@ log = lines.logger(__name__)
 
 #: Seconds for which jobs are gathered into one survey.
 _GATHER = 0.5
-#: A job may be judged this many seconds before its deadline.
-_SLACK = 1.0
 
 
 class Capture:
@@ -134,10 +132,7 @@ class Capture:
             # Order and times must show that it was published since: the clock may have been set back.
             back = {name for name, kill in job.killed.items() if kill.again and kill.at < fact.minions.get(name, 0.0)}
             job.killed = {name: kill for name, kill in job.killed.items() if name not in back}
-            if now < job.at + self._patience - _SLACK:
-                self._later(jid, job.at + self._patience)
-            else:
-                self._judge(job, read, fact)
+            self._judge(job, read, fact)
 
     def _wants(self, job: Job) -> bool:
         """Tell whether a job is kept for absent minions."""

@@ -119,19 +119,15 @@ class Replays:
         entry = self._turns.first(backlog)
         if entry is None:
             return
-        is_under_way = entry.state in UNDER_WAY
-        if not is_under_way and entry.next_at > now:
-            self._turns.wake(minion, entry.next_at)  # no newer job overtakes it
+        backlog.replay, backlog.since = entry, now
+        self._queue.awake[minion] = None
+        entry.known.inquire()
+        if entry.state in UNDER_WAY:
+            self._gathered.add((LOOK, entry.jid), minion, now + DOUBTED)
         else:
-            backlog.replay, backlog.since = entry, now
-            self._queue.awake[minion] = None
-            entry.known.inquire()
-            if is_under_way:
-                self._gathered.add((LOOK, entry.jid), minion, now + DOUBTED)
-            else:
-                key, gather = (COMPANY, entry.jid), self._queue.gather(entry)
-                longest = self._gathered.longest(key, now, self._queue.settings.gather)
-                self._gathered.join(key, minion, now, gather, longest)
+            key, gather = (COMPANY, entry.jid), self._queue.gather(entry)
+            longest = self._gathered.longest(key, now, self._queue.settings.gather)
+            self._gathered.join(key, minion, now, gather, longest)
 
     # -- what is decided, and carried out -----------------------------------------------------------------------------
 
