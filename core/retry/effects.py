@@ -104,13 +104,13 @@ class Effects:
             payload = {name: value for name, value in vars(effect).items() if name != "kind"}
             self._ports.bus.fire(events.retry_tag(effect.minion, effect.jid, effect.kind), payload)
         elif type(effect) in FINDS:
-            self._loop.spawn_callback(self._find, effect, FINDS[type(effect)][1](self, effect))
+            self._loop.spawn_callback(self._find, effect)
 
-    async def _find(self, effect: Any, finding: Awaitable[Any]) -> None:
-        """Give the machine what comes of an effect."""
+    async def _find(self, effect: Any, part: Awaitable[Any] | None = None) -> None:
+        """Give the machine what comes of an effect, or ``part`` of it, which comes first."""
         fact: facts.Fact
         try:
-            fact = facts.Done(effect, await finding)
+            fact = facts.Done(effect, await (part or FINDS[type(effect)][1](self, effect)))
         except Exception as exc:
             its = {**vars(effect), "count": counted(len(getattr(effect, "minions", ())), "minion")}
             what = FINDS[type(effect)][0].format_map(its)
