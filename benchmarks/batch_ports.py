@@ -47,9 +47,9 @@ def ports_of(opts, loop, *, bus, publisher, service, logged=True) -> Ports:
     cache, worker, site = Cache(opts), Worker(loop), site_of(opts)
     questions = Questions(loop, publisher)
 
-    def log_for(follower):
+    def log_for(*of_shell):
         if not logged:
-            Feeder(loop, bus, cache, worker, Writer(site), follower, questions.wants, "")
+            Feeder(loop, bus, cache, worker, Writer(site), *of_shell, questions.wants, "")
         return Reader(site)
 
     return Ports(

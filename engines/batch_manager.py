@@ -15,7 +15,7 @@ This file only wires the parts: policy is in ``core/batch/machine.py``, input an
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import salt.utils.job
@@ -30,7 +30,7 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.feeder import Feeder, Follower, why_unproven
+from saltext.jobs.core.engine.feeder import Feeder, why_unproven
 from saltext.jobs.core.engine.loop import Clock, Worker
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Returns, is_fed
@@ -76,9 +76,9 @@ def _ports(loop: Any, lease: Lease, opts: Mapping[str, Any], settings: BatchSett
     forget = functools.partial(worker.call, cache.forget) if fed and not unproven else None
     questions = Questions(loop, publisher, kept=not (fed and unproven), forget=forget)
 
-    def log_for(follower: Follower) -> Reader:
+    def log_for(functions_of: Callable[[str, str], str | None], wake: Callable[[], object]) -> Reader:
         if fed:
-            Feeder(loop, bus, cache, worker, Writer(site), follower, questions.wants, unproven)
+            Feeder(loop, bus, cache, worker, Writer(site), functions_of, wake, questions.wants, unproven)
         return Reader(site)
 
     return Ports(

@@ -18,7 +18,6 @@ from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.permission import Permission
 from saltext.jobs.core.batch.store import BatchStore, change_of
-from saltext.jobs.core.engine.feeder import Follower
 from saltext.jobs.core.engine.loop import Alarm, Worker
 from saltext.jobs.core.engine.process import EnginePorts
 from saltext.jobs.core.engine.writer import GATHER, Writer
@@ -33,7 +32,8 @@ CLOCK_SLACK = 0.5
 class Ports(EnginePorts):
     """What the engine reaches the world through."""
 
-    log: Callable[[Follower], Reader]  # makes a reader of the masters' logs that begins at their end
+    # Makes a reader of the masters' logs that begins at their end, with what a ``Feeder`` needs: functions_of and wake.
+    log: Callable[[Callable[[str, str], str | None], Callable[[], object]], Reader]
     store: BatchStore
     # Calls a runner function, as ``effects.call_runner``: its name, words, seconds, and limits.
     runner: Callable[[str, Sequence[str], float, Mapping[str, Any]], Awaitable[tuple[Any, bool | str]]]

@@ -41,13 +41,13 @@ YOUNG = 120.0
 
 
 class BatchShell:
-    """An engine.App, the Listener of its bus and of the Proof of returns, and the Follower of its log."""
+    """An engine.App, and the Listener of its bus and of the Proof of returns."""
 
     def __init__(self, ports: Ports, settings: BatchSettings, interval: float = INTERVAL) -> None:
         self._ports, self._interval = ports, interval
         self.live: dict[str, Live] = {}
         self._sharing = Sharing(settings.max_in_flight, ports, self.live)
-        self._proof = Proof(ports.loop, ports.clock, ports.log(self), ports.questions, self)
+        self._proof = Proof(ports.loop, ports.clock, ports.log(self.functions_of, self.wake), ports.questions, self)
         self._turns = Turns(ports, effects.perform)
         self.service = ports.service
         self._quiet = lines.Quiet(log)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.loop import Worker
@@ -37,16 +37,6 @@ MOST, MOST_WAITING = 200, 100_000
 EXACT = frozenset((OURS, "local_cache"))
 
 
-class Follower(Protocol):
-    """Reads the log."""
-
-    def functions_of(self, jid: str, minion: str) -> str | None:
-        """Return a job's functions, with commas, if a return by ``minion`` changes anything. Called for each on the bus."""
-
-    def wake(self) -> None:
-        """There is something to read."""
-
-
 def why_unproven(opts: Mapping[str, Any]) -> str:
     """
     Return why stored returns are no better evidence than events, which anyone can fire; empty if they are: if only the
@@ -67,8 +57,9 @@ def why_unproven(opts: Mapping[str, Any]) -> str:
 
 class Feeder:
     """
-    A Listener of the bus. ``cache`` and ``writer`` are used in ``worker`` only. ``asks`` tells whether returns of a job are
-    answers to an open question. ``unproven``: why events count as they are; empty if they do not.
+    A Listener of the bus. ``cache`` and ``writer`` are used in ``worker`` only. ``functions_of`` returns the functions of a
+    job, with commas, if a return by a minion changes anything; ``asks`` tells whether returns of a job are answers to an
+    open question. ``wake`` has the log read. ``unproven``: why events count as they are; empty if they do not.
     """
 
     def __init__(
@@ -78,13 +69,14 @@ class Feeder:
         cache: JobCache,
         worker: Worker,
         writer: Writer,
-        follower: Follower,
+        functions_of: Callable[[str, str], str | None],
+        wake: Callable[[], object],
         asks: Callable[[str], bool],
         unproven: str,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._loop, self._cache, self._worker, self._writer, self._now = loop, cache, worker, writer, now
-        self._follower, self._asks, self._believes = follower, asks, bool(unproven)
+        self._functions_of, self._wake, self._asks, self._believes = functions_of, wake, asks, bool(unproven)
         # (jid, minion): how many looks, and when the next is due
         self._heard: dict[tuple[str, str], tuple[int, float]] = {}
         self._is_looking = False
@@ -98,14 +90,14 @@ class Feeder:
         return parts is not None and parts[1] == "ret" and self._waits_for(parts[0], parts[2])
 
     def _waits_for(self, jid: str, minion: str) -> bool:
-        return self._follower.functions_of(jid, minion) is not None or self._asks(jid)
+        return self._functions_of(jid, minion) is not None or self._asks(jid)
 
     def handle(self, tag: str, data: Any) -> None:
         fact = events.fact_of(tag, data)
         if isinstance(fact, events.JobReturned):
             asked = self._asks(fact.jid)
             if self._believes:
-                if asked or fact.fun == self._follower.functions_of(fact.jid, fact.minion):
+                if asked or fact.fun == self._functions_of(fact.jid, fact.minion):
                     record = return_of(fact.jid, fact.minion, data, asked)
                     self._loop.spawn_callback(self._write, self._writer.append, record)
             elif len(self._heard) < MOST_WAITING:
@@ -120,7 +112,7 @@ class Feeder:
 
     async def _write(self, work: Callable[..., object], *args: Any) -> None:
         await self._worker.call(work, *args)
-        self._follower.wake()
+        self._wake()
 
     # -- the job cache ------------------------------------------------------------------------------------------------
 
@@ -169,5 +161,5 @@ class Feeder:
 
     def _record_of(self, jid: str, minion: str, data: Mapping[str, Any]) -> Returned:
         # Salt's job caches keep the return alone, which counts as one of the job's functions.
-        fun = self._follower.functions_of(jid, minion) or ""
+        fun = self._functions_of(jid, minion) or ""
         return return_of(jid, minion, {**data, "fun": fun}, self._asks(jid))

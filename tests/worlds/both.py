@@ -120,7 +120,7 @@ class Both(World):
             questions=Questions(life, publisher, self.virtual.steady),
             cache=cache,
             returns=self.returns_from(cache),
-            log=lambda follower: Log(life),
+            log=lambda *_: Log(life),
             store=Batches(self.opts, self.batch_lease, self.has_changed),
             service=Service(self.opts, BATCH_MANAGER, life, self.batch_lease, MAINTENANCE),
             cache_worker=Worker(life, lambda: True),

@@ -357,11 +357,11 @@ class ShellBench:
             keep=86400.0,
         )
 
-    def log_for(self, follower):
+    def log_for(self, *of_shell):
         if not self.logged:
             writer, asks, now = Writer(self.site), self.questions.wants, self.virtual.steady
             cache, worker = self.master.cache, FakeWorker()
-            Feeder(self.virtual.loop, self.bus, cache, worker, writer, follower, asks, self.unproven, now)
+            Feeder(self.virtual.loop, self.bus, cache, worker, writer, *of_shell, asks, self.unproven, now)
         return Reader(self.site)
 
     async def call_runner(self, fun, words, timeout, on_behalf):
