@@ -102,9 +102,7 @@ class Capture:
         """Open a job. An open one gets a new deadline: what is being read or asked now does not count for this publish."""
         now, jid = self._queue.now, fact.jid
         at = min(fact.at, now)  # the clock may have been set back since
-        if jid not in self.open:
-            self.open[jid] = self.jobs.setdefault(jid, Watched())
-        job = self.open[jid]
+        job = self.open[jid] = self.jobs.setdefault(jid, Watched())
         job.named.update(fact.minions)
         job.killed |= {name: job.killed[name]._replace(again=True) for name in job.killed.keys() & set(fact.minions)}
         if at > job.at:  # what was said before does not count for this publish
