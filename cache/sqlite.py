@@ -21,7 +21,7 @@ from typing import Any
 from saltext.jobs.core.compat import loader_opts as __opts__
 from saltext.jobs.core.ledger.driver import functions as _functions
 from saltext.jobs.core.ledger.tables import Tables
-from saltext.jobs.core.sqlite import tables
+from saltext.jobs.core.sqlite.tables import SqliteTables
 
 __virtualname__ = "sqlite"
 __func_alias__ = {"list_": "list"}
@@ -37,7 +37,7 @@ def init_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tables(cachedir: str | None, _bank: str) -> Tables:
-    return tables.SqliteTables(__opts__, tables.CACHE, cachedir)
+    return SqliteTables(__opts__, cachedir)
 
 
 globals().update(_functions(__name__, __virtualname__, _tables))

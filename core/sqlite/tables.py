@@ -19,8 +19,8 @@ from saltext.jobs.core.ledger.tables import SQLITE, Result, Tables
 from saltext.jobs.core.sqlite.database import Database, database_at
 from saltext.jobs.core.sqlite.file import Replaced
 
-#: The file of ``cache: sqlite``, and the one below ``saltext_jobs`` if the job cache is elsewhere.
-CACHE, FILE = "cache.sqlite", "jobs.sqlite"
+#: The file of ``cache: sqlite``, and the one if the job cache is elsewhere.
+CACHE, FILE = "cache.sqlite", "saltext_jobs/jobs.sqlite"
 #: Seconds between two transactions of a bulk removal or copy, in which others can write.
 _PAUSE = 0.03
 
@@ -30,16 +30,15 @@ class SqliteTables(Tables):
     With ``cache: sqlite`` they are in the file of the job cache, so that one transaction writes both. If an option is not
     accepted, each method raises StateError or SiteAway.
 
-    :param name: the path below ``cachedir`` where the file is if no option names its path.
-    :param cachedir: another directory than the master's own; the option for the path does not apply to it.
+    :param cachedir: that of a caller of ``salt.cache``, whose values are in a file as that of the job cache. The option for the
+        path does not apply to another directory than the master's own.
     """
 
     dialect = SQLITE
 
-    def __init__(self, opts: Mapping[str, Any], name: str = "", cachedir: str | None = None) -> None:
-        shared = opts.get("cache") == "sqlite"
+    def __init__(self, opts: Mapping[str, Any], cachedir: str | None = None) -> None:
         self.opts, self._cachedir = opts, cachedir
-        self._name = name or (CACHE if shared else os.path.join("saltext_jobs", FILE))
+        self._name = CACHE if cachedir is not None or opts.get("cache") == "sqlite" else FILE
 
     @property
     def database(self) -> Database:
