@@ -34,7 +34,8 @@ _LEAD = f"""SELECT leader, extract(epoch FROM clock_timestamp() - nullif(alive, 
     extract(epoch FROM until - clock_timestamp())::float8 FROM {LEASES} WHERE engine = ? AND until > clock_timestamp()"""
 # It reads a table, so that a session learns what others have committed since its transaction began.
 _ARE_THERE = f"SELECT 1 FROM pg_class WHERE oid = to_regclass('{SITE}')".encode()
-_SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY(?)"
+_SETTINGS = """SELECT name, setting FROM pg_settings
+    WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names')"""
 _REPLICAS = "SELECT count(*) FROM pg_stat_replication"
 _MOST_SERVERS = 8
 _SERVERS: dict[tuple[CacheOptions, pathlib.Path | None], Connections] = {}
@@ -122,19 +123,18 @@ class PostgresqlTables(Tables):
 
     def doubts(self) -> list[Finding]:
         """Return how the server could lose what it has confirmed."""
-        names = ("fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names")
-        told = {str(name): str(value) for name, value in self.read(_SETTINGS, [list(names)])}
-        standbys = told.get("synchronous_standby_names", "")
+        told = {str(name): str(value) for name, value in self.read(_SETTINGS)}
+        standbys = told["synchronous_standby_names"]
         found = [
             fault(
                 "server-unsafe",
                 f"{name} is off at PostgreSQL: a crash of the server can take what it has confirmed, or damage it",
                 "set it to on",
             )
-            for name in names[:3]
-            if told.get(name) == "off"
+            for name in ("fsync", "full_page_writes", "synchronous_commit")
+            if told[name] == "off"
         ]
-        if standbys and told.get("synchronous_commit") in ("local", "remote_write"):
+        if standbys and told["synchronous_commit"] in ("local", "remote_write"):
             now = f"synchronous_commit is {told['synchronous_commit']} at PostgreSQL"
             found.append(fault("server-commit", f"{now}, so a failover can lose what it has confirmed", "set it to on"))
         if self.read(_REPLICAS)[0][0] and not standbys:

@@ -30,8 +30,8 @@ class SqliteTables(Tables):
     With ``cache: sqlite`` they are in the file of the job cache, so that one transaction writes both. If an option is not
     accepted, each method raises StateError or SiteAway.
 
-    :param cachedir: that of a caller of ``salt.cache``, whose values are in a file as that of the job cache. The option for the
-        path does not apply to another directory than the master's own.
+    :param cachedir: that of a caller of ``salt.cache``, whose values are in a file as that of the job cache. The option for
+        the path does not apply to another directory than the master's own.
     """
 
     dialect = SQLITE
