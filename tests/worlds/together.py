@@ -57,7 +57,7 @@ class Together(Misfortunes, Both):
     def __init__(self, seed):
         self.random = chance = random.Random(seed)
         self.lossy = chance.choice(self.LOSSES)
-        self.clock_set = -math.inf, 0.0  # when the clock was last set, and by how many seconds
+        self.clock_sets = []  # when the clock was set, and how far it was ahead before
         self.trouble_at = 0.0  # when an engine, the store or the job cache was last away
         self.stopped = {}  # jid -> when its operator was told that it is stopped
         self.paused = {}  # jid -> the same of a pause, unless somebody has asked to resume it
@@ -65,6 +65,10 @@ class Together(Misfortunes, Both):
         self.killed_at = {}  # (minion, jid) -> when an operator killed a job that the queue owed
         self.ending = set()  # batches that an operator wants to end
         self.is_calm = False  # nothing goes wrong any more
+        self.set_back = set()  # (minion, jid) that began before the clock was set back
+        self.misdated = (
+            set()
+        )  # those of them that a later batch engine cannot know to have begun before a minion started
         self.offered = set()  # (minion, jid) that a batch has asked the retry queue to take
         self.sent = set()  # (minion, jid) that a batch has sent
         self.begins_heard = {}  # (minion, jid) -> when the engine that drives the job has heard that it has begun
@@ -102,7 +106,8 @@ class Together(Misfortunes, Both):
         again = self.runs[key] > 1
         self.must(not (again and self.minions[name].keeps), f"{key} begins twice, and the minion keeps records")
         self.must(not (again and key in self.begins_heard), f"{key} begins twice, and that it had begun was known")
-        self.must(not (again and origin == BATCH_MANAGER and self.is_careful), f"{key} begins twice by its batch")
+        is_known = self.is_careful and key not in self.misdated
+        self.must(not (again and origin == BATCH_MANAGER and is_known), f"{key} begins twice by its batch")
         if origin != BATCH_MANAGER:
             self.unseen.add(key)
         self.must(origin != JOB_RETRY or key in self.offered, f"{key} begins by the queue, and its batch has kept it")
@@ -513,8 +518,8 @@ class Rollouts(Together):
 
     def _is_in_window(self, jid, what):
         if self.specs[jid].window:
-            set_at, by = self.clock_set
-            shown = self.wall(), self.wall() - 1.0, self.wall() - (by if self.now < set_at + 1.0 else 0.0)
+            before = [self.now + ahead for at, ahead in self.clock_sets if self.now < at + 1.0]
+            shown = self.wall(), self.wall() - 1.0, *before
             minutes = [time % 86400 // 60 for time in shown]
             self.must(any(at >= 180 or at % 4 < 2 for at in minutes), f"{what}, and the window is shut")
 
@@ -620,12 +625,14 @@ class Clocks(Rollouts):
         if self.clock_ahead != self.was_ahead:
             self.was_ahead = self.clock_ahead
             self.sent_at = dict.fromkeys([*self.sent_at, *self.began_at], -math.inf)
+        self.misdated |= self.set_back
         super().boot_batches()
 
     def do_clock(self):
         by = self.plans.choice([-600.0, -60.0, -20.0, 20.0, 60.0, 600.0])
+        self.clock_sets.append((self.now, self.clock_ahead))
         self.clock_ahead += by
-        self.clock_set = self.now, by
+        self.set_back |= set(+self.runs) if by < 0.0 else set()
 
 
 class Hell(Clocks, Cuts):
