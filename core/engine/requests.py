@@ -14,7 +14,7 @@ import inspect
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import msgpack
@@ -239,9 +239,14 @@ class Service:
         self.take()
 
     def take(self) -> None:
-        """Carry out all waiting requests; verbs that are coroutines run side by side."""
+        """Carry out all waiting requests: each begins at once, in order; coroutines go on side by side."""
         for request_id, request in self.taken():
-            self._loop.spawn_callback(self._carry_out, request_id, request)
+            with self._refusing(request_id, request):
+                value = self._verb(request)({**request, "asked_at": asked_at(request_id)})
+                if inspect.isawaitable(value):
+                    self._loop.spawn_callback(self._finish, request_id, request, value)
+                else:
+                    self.reply(request_id, {"value": value})
 
     def taken(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """
@@ -267,20 +272,28 @@ class Service:
         except OSError as exc:
             self._quiet.error("take", "The requests cannot be taken now; trying again later: %s", exc)
 
-    async def _carry_out(self, request_id: str, request: Mapping[str, Any]) -> None:
+    def _verb(self, request: Mapping[str, Any]) -> Verb:
         do = request.get("do")
+        if not isinstance(do, str) or do not in self.verbs:
+            known = ", ".join(sorted(self.verbs))
+            raise ValueError(f"The {self._engine} engine knows no request {do!r}; it knows {known}")
+        return self.verbs[do]
+
+    async def _finish(self, request_id: str, request: Mapping[str, Any], value: Awaitable[Any]) -> None:
+        with self._refusing(request_id, request):
+            self.reply(request_id, {"value": await value})
+
+    @contextlib.contextmanager
+    def _refusing(self, request_id: str, request: Mapping[str, Any]) -> Iterator[None]:
+        """Answer a request with what is raised; or take it again later."""
         try:
-            if not isinstance(do, str) or do not in self.verbs:
-                known = ", ".join(sorted(self.verbs))
-                raise ValueError(f"The {self._engine} engine knows no request {do!r}; it knows {known}")
-            value = self.verbs[do]({**request, "asked_at": asked_at(request_id)})
-            self.reply(request_id, {"value": await value if inspect.isawaitable(value) else value})
+            yield
         except NotYet:
             self._loop.call_later(min(AGAIN, 10 * self._pause), self._underway.discard, request_id)
         except Exception as exc:
             reason = str(exc)
             if not isinstance(exc, _EXPECTED):
-                log.error("The request %r failed", do, exc_info=exc)
+                log.error("The request %r failed", request.get("do"), exc_info=exc)
                 reason = f"{type(exc).__name__}: {exc}"
             self.reply(request_id, {"error": reason or type(exc).__name__, "for_now": isinstance(exc, _FOR_NOW)})
 
