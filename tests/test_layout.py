@@ -244,3 +244,39 @@ def test_each_module_that_stores_a_body_in_the_database_seals_it():
         if re.search(r"INSERT INTO [^)]*body|\{append\}", source):
             assert "seal.put(" in source, f"{path} stores what who can write to PostgreSQL could have written"
             assert "seal.take(" in source, path
+
+
+#: Lines of the packages of core/, prose included, and of all of it.
+BUDGETS = {
+    **dict.fromkeys(("delivery", "disk"), 450),
+    "batch": 4650,
+    "retry": 3650,
+    "recorder": 1500,
+    "engine": 1500,
+    "options": 650,
+    "display": 600,
+    "master": 2150,
+    "store": 1900,
+    "ledger": 1750,
+    "sqlite": 750,
+    "postgresql": 1000,
+}
+ALL_OF_CORE = 22_150
+
+
+def test_core_keeps_to_its_budgets():
+    lines = {path: len(path.read_text().splitlines()) for path in CHECKOUT.glob("core/**/*.py")}
+    spent = {name: sum(lines[path] for path in lines if path.parent.name == name) for name in BUDGETS}
+    assert {name: count for name, count in spent.items() if count > BUDGETS[name]} == {}
+    assert sum(lines.values()) <= ALL_OF_CORE
+    assert {str(path): count for path, count in lines.items() if count > 450} == {}
+
+
+def test_no_class_of_core_has_more_than_25_methods():
+    classes = (node for path in CHECKOUT.glob("core/**/*.py") for node in ast.walk(ast.parse(path.read_text())))
+    methods = {
+        node.name: sum(isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)) for item in node.body)
+        for node in classes
+        if isinstance(node, ast.ClassDef)
+    }
+    assert {name: count for name, count in methods.items() if count > 25} == {}

@@ -78,12 +78,12 @@ def _go_on(batch: BatchState, now: float) -> list[Effect]:
         return []
     may_send = batch.schedule.look(now)
     effects = _announce_windows(batch, may_send)
-    batch.look_again(batch.schedule.look_at - batch.schedule.ahead)
+    _wait_until(batch, batch.schedule.look_at - batch.schedule.ahead)
     if not may_send:
         return effects
     if not rights.may_send(now):
         ask = [facts.CheckRights(tuple(pending.in_order()))] if rights.must_ask(now) else []
-        batch.look_again(rights.ask_at)
+        _wait_until(batch, rights.ask_at)
         return [*effects, *ask]
     if pending.first_ping and not pending.pinged and not pending.unseen:
         pending.first_ping = False  # every minion has shown a sign of life without the first ping
@@ -92,8 +92,13 @@ def _go_on(batch: BatchState, now: float) -> list[Effect]:
         if now >= ping_at:
             effects.append(facts.Ping(pending.ping(pace.size)))
         else:
-            batch.look_again(ping_at)
+            _wait_until(batch, ping_at)
     return effects if pending.first_ping else effects + _publish(batch, now)
+
+
+def _wait_until(batch: BatchState, at: float) -> None:
+    """Something keeps the batch from sending until ``at``."""
+    batch.goes_on_at = min(batch.goes_on_at, at)
 
 
 def _announce_windows(batch: BatchState, may_send: bool) -> list[Effect]:
@@ -168,9 +173,9 @@ def _publish(batch: BatchState, now: float) -> list[Effect]:
         return []
     effects = _next_stages(batch, now)
     if batch.pace.cooling and batch.pending.ready:
-        batch.look_again(batch.pace.cooling[0])
+        _wait_until(batch, batch.pace.cooling[0])
     count, again = batch.pace.turn(now, len(batch.flights), batch.pending.available)
-    batch.look_again(again)
+    _wait_until(batch, again)
     minions = batch.pending.take(count)
     if not minions:
         return effects

@@ -47,7 +47,9 @@ class BatchShell:
         self._ports, self._interval = ports, interval
         self.live: dict[str, Live] = {}
         self._sharing = Sharing(settings.max_in_flight, ports, self.live)
-        self._proof = Proof(ports.loop, ports.clock, ports.log(self.functions_of, self.wake), ports.questions, self)
+        self._proof = Proof(
+            ports.loop, ports.clock, ports.log(self.functions_of, lambda: self._proof.wake()), ports.questions, self
+        )
         self._turns = Turns(ports, effects.perform)
         self.service = ports.service
         self._quiet = lines.Quiet(log)
@@ -116,7 +118,7 @@ class BatchShell:
         if jid in self.live:
             if kind != "ret":
                 return True
-            self.wake()
+            self._proof.wake()
             return False
         return self._ports.questions.wants(jid)
 
@@ -124,7 +126,7 @@ class BatchShell:
         fact = events.fact_of(tag, data)
         if isinstance(fact, events.JobReturned):
             self._ports.questions.heard(fact.jid, fact.minion, data.get("return"), fact.retcode)
-            self.wake()
+            self._proof.wake()
         elif isinstance(fact, events.JobStarted) and fact.jid in self.live:
             self.live[fact.jid].step(facts.Acknowledged(fact.minion))
         elif isinstance(fact, events.MinionStarted):
@@ -140,9 +142,6 @@ class BatchShell:
     def is_idle(self) -> bool:
         """Whether nothing in the log is urgent: no batch is under way."""
         return not self.live
-
-    def wake(self) -> None:
-        self._proof.wake()
 
     def logged(self, record: Record) -> None:
         """Take a return from the log, which also shows that the minion is there."""
@@ -228,7 +227,7 @@ class BatchShell:
     def _take_in(self, batch: Batch) -> Live:
         ports = self._ports
         live = self.live[batch.spec.jid] = Live(batch, ports, self._turns, self._sharing, self._close_down)
-        self.wake()
+        self._proof.wake()
         self._attempt(f"the state file of batch {live.jid}", ports.store.show_to_salt, batch.spec, batch.created)
         return live
 

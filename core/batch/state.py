@@ -233,7 +233,6 @@ class BatchState(Part):
         batch.announced = None if batch.announced is None else PausedBy(batch.announced)
         for name in PARTS:
             getattr(batch, name).load(row[name])
-        batch.pace.quota = math.inf if batch.pace.quota is None else batch.pace.quota  # None: of an earlier version
         batch.pending.open_to(batch.pace.group)
         for minion, kept in members.items():
             member = batch.members[minion] = Member.of_row(kept)
@@ -390,10 +389,6 @@ class BatchState(Part):
         if member.ended is not None:
             self._count(minion, member, -1)
             member.ended = member.retcode = None
-
-    def look_again(self, at: float) -> None:
-        """Something keeps the batch from sending until ``at``."""
-        self.goes_on_at = min(self.goes_on_at, at)
 
     def halt(self, reason: str) -> list[Effect]:
         """Send to no minion any more, for this reason."""
