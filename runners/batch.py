@@ -269,8 +269,9 @@ def minions(jid: object, state: object = None) -> catalog.Minions:
     Return ``{minion: {state, since, started, retcode}}`` of a batch, with ``group`` if it has groups. ``since`` is since
     when a minion is in its state, ``started`` when it said that it had begun the job, or else when it was sent to (None if
     it was not). ``seen`` is when an active minion was last seen to run the job. A lost minion has ``why``: what is known of
-    it; and ``begun``, if it is known to have begun the job. A minion on which the job was retried has ``retry`` (the jid of
-    the last batch that ran it there) and ``retry_state`` (how that stands). Times are Unix time in seconds.
+    it; and ``begun``, if it is known to have begun the job. One that failed because it was away has ``why``, too. A minion
+    on which the job was retried has ``retry`` (the jid of the last batch that ran it there) and ``retry_state`` (how that
+    stands). Times are Unix time in seconds.
 
     :param str jid: the batch's jid.
     :param str state: only minions in this state: pending, active, completed, failed, lost, offline, queued (job_retry owes

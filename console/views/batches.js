@@ -114,7 +114,7 @@ export class BatchesView {
         progress.set(now);
         done.set(counts(now));
         const mended = mendedBy(now);
-        const again = now.retries?.length && `${mended ? "mended" : "retried"} by ${line(now.retries.at(-1), 40)}`;
+        const again = now.retries?.length && `${mended ? "mended" : "retried"} by ${line(now.retries.join(", "), 80)}`;
         note.set([!mended && remark(now, app.silent("batch_manager")), again].filter(Boolean).join(", "));
         const { rate, eta } = pace(now, app.api.now());
         speed.set([rate >= 0.05 && `${tempo(rate)} a minute`, eta !== null && `${duration(eta)} left`].filter(Boolean).join(", "));

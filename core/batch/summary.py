@@ -6,6 +6,7 @@ a summary says in words for people. Pure: stdlib only. It must never show a retu
 from __future__ import annotations
 
 import collections
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from saltext.jobs.core.batch.facts import Announce
 from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.member import KILLS, Member, Outcome
 from saltext.jobs.core.batch.pace import HELD, SCHEDULED, PausedBy
-from saltext.jobs.core.batch.spec import APPROVE, OWN_NAMES, RUNNER, Spec, gates_of
+from saltext.jobs.core.batch.spec import APPROVE, OWN_NAMES, RUNNER, Spec, gates_of, sizes_of
 from saltext.jobs.core.delivery.known import Said
 from saltext.jobs.core.display.command import HIDDEN, named, shown, words_of
 from saltext.jobs.core.display.text import counted, local, span
@@ -121,11 +122,13 @@ def preview(spec: Spec, limit: int | None, ttl: float) -> dict[str, Any]:
 
 def in_a_sentence(spec: Spec, ttl: float) -> str:
     """Return how a batch would go on. :param ttl: as for ``preview``."""
-    sizes, total = spec.sizes, len(spec.minions)
-    pace = f"{sizes[0]:,} at a time" if sizes[0] < total else "all at once"
-    if len(sizes) > 1:
-        pace = ", then ".join((f"{sizes[0]:,} first", *(f"{size:,}" for size in sizes[1:]))) + " at a time"
-    groups = f"{len(spec.groups)} groups, one after the other, each with " if spec.groups else ""
+    total = len(spec.minions)
+    *waves, last = zip(*(sizes_of(spec.batch, count) for count in spec.counts), strict=True)  # by stage, for all groups
+    steps = [f"{min(sizes):,}" + (f" to {max(sizes):,}" if max(sizes) > min(sizes) else "") for sizes in (*waves, last)]
+    steps[0] += " first" if waves else ""
+    is_at_once = not waves and all(map(operator.ge, last, spec.counts))
+    pace = "all at once" if is_at_once else f"{'with ' if spec.groups else ''}{', then '.join(steps)} at a time"
+    groups = f"{len(spec.groups)} groups, one after the other, each " if spec.groups else ""
     stops = "goes on whatever fails"
     if len(spec.budgets) == 1 and spec.budgets[0] < total:
         allowed = int(spec.budgets[0])
@@ -185,7 +188,9 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
             known[minion] = minion_record("active", started, None, started, seen=max(started, member.since))
         elif member.ended is not None:
             known[minion] = minion_record(member.ended.value, member.since, member.retcode, member.ran_since or None)
-            if member.ended is Outcome.LOST:
+            if member.ended is Outcome.FAILED and member.retcode is None:
+                known[minion]["why"] = _WAS_AWAY
+            elif member.ended is Outcome.LOST:
                 known[minion].update({"begun": True} if member.has_begun else {}, why=_why_lost(member))
     if batch.spec.groups:
         for minion, record in known.items():
@@ -199,7 +204,7 @@ def _why_lost(member: Member) -> str:
     if member.said is Said.INTERRUPTED:
         return "its own record says that it began the job, and was interrupted"
     if member.unanswered or not member.idle:
-        return f"{began}, and is silent: ask it when it is back"
+        return f"{began}, and was silent at {local(member.since, None)[:16]}: ask whether it runs it now"
     if member.restarted:
         # A minion that has only connected anew, to a master that was away, looks as one that has restarted.
         return (
@@ -228,8 +233,9 @@ _MEANINGS = {
     "active": "sent to, or running it",
     "pending": "not sent to",
 }
-#: Why a minion failed, if its return cannot be read.
-_RETURN_GONE = "its return cannot be read: the minion was away, or the job cache no longer has it"
+#: Why a minion failed that has no return, and why if its return cannot be read.
+_WAS_AWAY = "was away, and did not get the job: offline=fail"
+_RETURN_GONE = "its return cannot be read: the job cache does not have it"
 
 #: The words that ``word`` returns: they tell people the state of a batch.
 WORDS = ("running", "paused", "waiting", "scheduled", "stopping", "halted", "unsuccessful", "mended", "succeeded")
@@ -312,7 +318,8 @@ def retried(found: Mapping[str, Any]) -> str:
     retries, left = found.get("retries"), found.get("unmended") or {}
     if not retries:
         return ""
-    return f"retried by {', '.join(retries)}; left: {in_numbers(left, left)}" if left else f"mended by {retries[-1]}"
+    names = ", ".join(retries)
+    return f"retried by {names}; left: {in_numbers(left, left)}" if left else f"mended by {names}"
 
 
 def engine_trouble(found: Mapping[str, Any]) -> str | None:

@@ -26,7 +26,7 @@ _OPTIONS = {
     "offline": "skip",
 }
 #: What is said of lost minions, and of those that were handed over.
-_LOST = "they may have run it; batch.minions says what is known of each, and a retry runs it again"
+_LOST = "they may have run it; batch.minions says what is known of each, and batch.retry which=lost runs it again"
 _OWED = "owed by job_retry, which delivers the job when they are back; batch.retry leaves them out"
 #: Most batches of a list of which is said why they wait, or which batch has retried them.
 _NOTES = 10
@@ -96,7 +96,7 @@ def listed(found: Sequence[Row], page: Page) -> None:
 def standing(batch: Row, page: Page) -> None:
     """Show one batch: the result of ``batch.status``, ``start``, ``preview``, ``run``, ``wait``, ``watch`` and ``retry``."""
     if "sentence" in batch:  # it is only a preview
-        page.facts({**batch, "options": _given(batch["options"])})
+        page.facts({**batch, "options": _given(batch["options"])}, *(("sizes",) if batch["groups"] else ()))
         return
     page.head(batch, summary.word(batch))
     counts = summary.in_numbers(batch, (*summary.BAD, "active", "completed", "pending"))
@@ -173,7 +173,7 @@ def _again(batch: Row) -> list[str]:
     left = batch.get("unmended") or {} if retries else batch
     retry = _retry(left)
     # What is known of lost minions decides whether the job may run again, and a retry leaves a failed check behind.
-    if retry and (left.get("lost") or str(batch.get("halted_reason") or "").startswith("check")):
+    if left.get("lost") or (retry and str(batch.get("halted_reason") or "").startswith("check")):
         return [f"batch.minions {jid}", retry]
     if retry:
         return [retry.replace("batch.retry", f"batch.retry {jid}"), "batch.minions"]
@@ -183,12 +183,11 @@ def _again(batch: Row) -> list[str]:
 
 
 def _retry(counts: Row) -> str:
-    """Return the command, without a jid, that runs a batch again on all minions without success; empty if there are none."""
-    bad = [name for name in summary.BAD if counts.get(name) and name != "queued"]  # the queue owes the job to those
-    if not bad and not counts.get("pending"):
-        return ""
-    which = "all" if len(bad) != 1 or counts.get("pending") else bad[0]
-    return "batch.retry" if which == "failed" else f"batch.retry which={which}"
+    """Return the command, without a jid, that runs a batch again where that is safe; empty if it is nowhere."""
+    # The queue owes the job to those that are queued, and those that are lost may have run it.
+    kinds = [name for name in (*summary.BAD, "pending") if counts.get(name) and name not in ("queued", "lost")]
+    which = "all" if len(kinds) > 1 and not counts.get("lost") else ",".join(kinds)
+    return {"": "", "failed": "batch.retry"}.get(which, f"batch.retry which={which}")
 
 
 # -- the minions of a batch, and why they failed -----------------------------------------------------------------------
@@ -200,15 +199,15 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
         page.line("There is no such minion in this batch.")
         return
     page.line(_MINIONS.headline(list(found.values())))
-    # Those that have been in their state for the longest come first: a job may hang there.
+    # Where a job may hang, those that have been in their state for the longest come first.
     alike = collections.defaultdict[tuple[str, str], list[str]](list)
-    for minion, record in sorted(found.items(), key=lambda item: seconds_of(item[1]["since"]) or 0.0):
+    for minion, record in sorted(found.items(), key=lambda item: (_since(item[1]) or 0.0, item[0])):
         retcode, again = record.get("retcode"), record.get("retry_state")
         why = f"retcode {retcode}" if retcode else summary.meaning(record)
         told = f"{again} in the retry {record['retry']}" if again else ""
         alike[str(record["state"]), ", ".join(filter(None, (why, told)))].append(minion)
     for (state, why), names in sorted(alike.items(), key=lambda item: (_MINIONS.rank(item[0][0]), -len(item[1]))):
-        since = seconds_of(found[names[0]]["since"]) if state in ("active", "queued") else None
+        since = _since(found[names[0]])
         longest = f", the first for {span(page.now - since)}" if since else ""
         text = f"{state} ({why}{longest})" if why else state
         page.names(f"{text}, {len(names):,}:", names, _MANY_LINES if state in summary.BAD else _FEW_LINES)
@@ -220,6 +219,10 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
     else:
         retry = "batch.retry" if "failed" in bad else _retry(bad)
         page.next(*(("batch.failures JID", retry) if bad else ("batch.status JID",)), "jobs.lookup_jid")
+
+
+def _since(record: Row) -> float | None:
+    return seconds_of(record["since"]) if record["state"] in ("active", "queued") else None
 
 
 def failures(found: Mapping[str, Any], page: Page) -> None:

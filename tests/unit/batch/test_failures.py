@@ -52,7 +52,7 @@ def test_a_minion_that_returned_nothing_is_described_by_its_state():
     records = {name: (name, None) for name in ("failed", "timed_out", "lost", "killed", "offline", "queued")}
     result, _ = found(records, {"timed_out": {"return": "so far"}})
     assert {group["state"]: group["text"] for group in result["groups"]} == {
-        "failed": "its return cannot be read: the minion was away, or the job cache no longer has it",
+        "failed": "its return cannot be read: the job cache does not have it",
         "timed_out": "so far",
         "lost": "may have run it",
         "killed": "by an operator",

@@ -6,6 +6,8 @@ import itertools
 
 import pytest
 
+from saltext.jobs.core.batch.summary import minions as minions_of
+from saltext.jobs.core.display.text import local
 from saltext.jobs.core.errors import PublishFailed
 from tests.unit.batch.shell_bench import JID, QUESTION, FakeMinion, ShellBench
 
@@ -79,6 +81,8 @@ def test_a_minion_that_is_away_becomes_what_offline_says(tmp_path, presence, off
         batch = bench.end()
         assert (bench.states(), batch.success) == ({"a": "completed", "b": state}, success)
         assert bench.queued == (["b"] if offline == "queue" else [])
+        why = minions_of(batch)["b"].get("why")
+        assert why == ("was away, and did not get the job: offline=fail" if offline == "fail" else None)
 
 
 @pytest.mark.parametrize("offline", ["skip", "fail", "queue"])
@@ -106,7 +110,12 @@ def test_a_minion_that_goes_away_after_its_ping_and_may_have_begun_is_asked_by_t
         bench.master.minions["b"].there = False
         bench.bus.lose()  # so its start may have gone unheard
         bench.end()
+        found = minions_of(bench.batch())
         assert bench.states() == {"a": "completed", "b": state}
+        if state == "lost":  # which stays true when it is back
+            assert found["b"]["why"].startswith(
+                f"may have begun it, and was silent at {local(found['b']['since'], None)[:16]}"
+            )
 
 
 def test_a_minion_that_ignores_the_job_is_not_sent_it_without_end(tmp_path):

@@ -105,10 +105,22 @@ def test_how_long_a_batch_takes_goes_by_the_run_time_and_the_size(tmp_path):
             "6 minions: 2 groups, one after the other, each with 2 at a time; sends only within Sat 02:00-05:00; waits for"
             " an approval between them; stops when more than 50% of a group have failed; absent ones count as failed",
         ),
+        *(
+            (
+                {"batch": batch, "groups": (("canary", 1), ("eu", 2), ("us", 4))},
+                f"7 minions: 3 groups, one after the other, each {told}; goes on whatever fails; absent ones are left out",
+            )
+            for batch, told in (
+                ("1,50%", "with 1 first, then 1 to 2 at a time"),
+                ("50%", "with 1 to 2 at a time"),
+                ("100%", "all at once"),
+            )
+        ),
     ],
 )
 def test_a_preview_says_in_a_sentence_how_the_batch_would_go_on(asked, told):
-    assert batch_summary.preview(spec("abcdef", **asked), None, 86400.0)["sentence"] == told
+    names = "abcdefg"[: int(told[0])]
+    assert batch_summary.preview(spec(names, **asked), None, 86400.0)["sentence"] == told
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_a_list_says_what_the_retries_of_a_batch_have_left_and_a_mended_one_call
     assert drawn(tables.listed, [ended])[-2] == f"{JID}: retried by 2, 3; left: 1 failed, 2 active"
     lines = drawn(tables.listed, [{**ended, "unmended": {}}])
     assert [lines[0], *lines[-2:]] == [
-        *("1 batch: 1 mended", f"{JID}: mended by 3"),
+        *("1 batch: 1 mended", f"{JID}: mended by 2, 3"),
         "Next: salt-run batch.status JID (or minions)",
     ]
 
@@ -229,19 +229,20 @@ WELL = {"state": "complete", "failed": 0, "pending": 0, "offline": 0}
         ({**WELL, "offline": 1, "timed_out": 1}, f"batch.failures {JID} (or retry which=all, minions)"),
         ({"state": "complete", "retries": ["1", "2"], "unmended": {}}, "batch.status 2"),
         ({"state": "complete", "retries": ["1"], "unmended": {"failed": 4}}, f"batch.retry {JID} (or minions)"),
-        ({**WELL, "retries": ["1"], "unmended": {"lost": 1, "failed": 1}}, f"batch.minions {JID} (or retry which=all)"),
-        ({**WELL, "pending": 1, "halted_reason": "check a.b: no"}, f"batch.minions {JID} (or retry which=all)"),
+        ({**WELL, "retries": ["1"], "unmended": {"lost": 1, "failed": 1}}, f"batch.minions {JID} (or retry)"),
+        ({"state": "halted", "lost": 3}, f"batch.failures {JID} (or retry which=failed,offline,pending, minions)"),
+        ({**WELL, "pending": 1, "halted_reason": "check a.b: no"}, f"batch.minions {JID} (or retry which=pending)"),
         ({"state": "complete", "failed": 0, "pending": 0}, f"batch.retry {JID} which=offline (or minions)"),
         ({**WELL, "queued": 4}, f"job_retry.list jid={JID} (or batch.minions)"),
         ({"state": "halted", "failed": 0}, f"batch.retry {JID} which=all (or minions)"),
-        ({**WELL, "lost": 1}, f"batch.minions {JID} (or retry which=lost)"),
+        ({**WELL, "lost": 1}, f"batch.minions {JID}"),
         ({**WELL, "state": "halted", "killed": 1}, f"batch.retry {JID} which=killed (or minions)"),
         (WELL, f"jobs.lookup_jid {JID} (or batch.minions)"),
         ({"state": "running", "driver": "master"}, f"batch.minions {JID} (or stop)"),
     ],
 )
 def test_the_last_line_is_what_to_call_next(more, command):
-    assert drawn(tables.standing, standing(**more))[-1] == f"Next: salt-run {command}"
+    assert drawn(tables.standing, standing(**more), 120)[-1] == f"Next: salt-run {command}"
 
 
 def test_a_batch_that_was_stopped_before_it_began_is_not_said_to_have_started():
@@ -253,7 +254,11 @@ def test_a_batch_that_was_stopped_before_it_began_is_not_said_to_have_started():
 def test_a_preview_has_no_line_for_what_was_not_asked_for():
     lines = drawn(tables.standing, summary.preview(spec("abc", max_failures=0), None, 86400.0))
     assert [line for line in lines if line.endswith("-")] == []
-    assert {"minions: a, b, c", "options: max_failures=0, presence=none"} <= set(lines)
+    assert {"minions: a, b, c", "options: max_failures=0, presence=none", "sizes: 2"} <= set(lines)
+    grouped = summary.preview(spec("abc", groups=(("eu", 1), ("us", 2))), None, 86400.0)
+    assert not [
+        line for line in drawn(tables.standing, grouped) if line.startswith("sizes")
+    ]  # those of the first group
 
 
 # -- the minions of a batch ---------------------------------------------------------------------------------------------
@@ -272,9 +277,10 @@ def test_minions_are_shown_by_state_and_those_that_need_an_operator_come_first()
     ]
 
 
-def test_a_retry_that_is_proposed_beside_minions_finds_some():
-    for states, which in (({"offline": 2}, "offline"), ({"lost": 1, "killed": 1}, "all")):
-        assert drawn(tables.minions, minions(**states))[-1].endswith(f"(or retry which={which}, jobs.lookup_jid)")
+def test_a_retry_that_is_proposed_beside_minions_finds_some_and_runs_no_job_twice():
+    for states, which in (({"offline": 2}, "offline"), ({"lost": 1, "timed_out": 1, "killed": 1}, "timed_out,killed")):
+        assert drawn(tables.minions, minions(**states), 100)[-1].endswith(f"(or retry which={which}, jobs.lookup_jid)")
+    assert drawn(tables.minions, minions(lost=1))[-1].endswith("batch.failures JID (or jobs.lookup_jid)")
 
 
 def test_where_a_retry_has_mended_a_minion_that_is_said_and_no_further_retry_is_proposed():
@@ -288,6 +294,7 @@ def test_where_a_retry_has_mended_a_minion_that_is_said_and_no_further_retry_is_
 
 def test_failures_with_different_exit_codes_are_distinguished():
     found = minions(failed=12)
+    found["failed0"]["since"] = NOW  # they are sorted by name, whichever ended first
     for number, record in enumerate(found.values()):
         record["retcode"] = number // 2 if number < 4 else number
     lines = drawn(tables.minions, found)
