@@ -32,14 +32,16 @@ def begin(run, target, *job):
     return run("batch.start", target, *job, "batch=100%", *timeouts(5))["jid"]
 
 
-def test_the_limit_over_all_batches_holds_although_the_master_is_killed_in_the_middle(master, run, tmp_path):
+def test_the_limit_over_all_batches_holds_although_the_master_is_killed_in_the_middle(master, run, command, tmp_path):
     work = CountedJob(tmp_path, "work", seconds=1.5)
     jids = [begin(run, "s*", "cmd.run", work.command) for _ in range(BATCHES)]
     wait_for(lambda: work.begun() >= LIMIT + 1, what="some have ended, and others run")
     waits = [run("batch.status", jid)["blocked_reason"] for jid in jids]
     assert f"waits for room: {LIMIT} of {LIMIT} minions are in flight over all batches" in " ".join(filter(None, waits))
     kill_the_master(master)
-    for jid in jids:
-        found = run("batch.wait", jid)
-        assert (found["success"], found["completed"]) == (True, len(MINIONS))
-    assert (work.begun(), work.most_at_once()) == (BATCHES * len(MINIONS), LIMIT)
+    ended = [command("batch.wait", jid).data for jid in jids]
+    # To a minion that connects anew, a publish that the kill cut off is not made again: the minion may have begun the job.
+    lost = sum(found["lost"] for found in ended)
+    assert lost <= LIMIT
+    assert all(found["completed"] + found["lost"] == len(MINIONS) for found in ended)
+    assert (work.begun(), work.most_at_once()) == (BATCHES * len(MINIONS) - lost, LIMIT), "each run is seen, none twice"
