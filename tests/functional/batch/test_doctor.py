@@ -13,6 +13,7 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.ledger.batches import Kind
 from tests.database import change_batch, database_of
 from tests.found import SIGNED, said
+from tests.functional.options import options_in
 from tests.leading import lock_of, single_holder
 from tests.unit.batch.bench import Bench
 from tests.user import USER
@@ -28,8 +29,7 @@ UNPROVEN = [
 
 @pytest.fixture
 def opts(tmp_path):
-    master = {"cachedir": str(tmp_path), "hash_type": "sha256", "user": USER}
-    return {**master, "master_job_cache": "salt_cache", **SIGNED}
+    return options_in(tmp_path, cachedir=str(tmp_path), user=USER, master_job_cache="salt_cache", **SIGNED)
 
 
 def test_a_missing_engine_is_reported(opts):
