@@ -6,6 +6,7 @@ import logging
 import time
 
 import pytest
+import salt.config
 import salt.loader
 import salt.payload
 
@@ -198,7 +199,7 @@ def test_the_key_is_the_one_that_all_masters_of_a_site_have(opts, tmp_path, more
 def test_a_publish_that_someone_without_the_masters_key_puts_into_the_job_cache_is_none(opts, forgery, caplog):
     """The engines look there when the log has a gap, which that one can make too."""
     load = {"fun": "cmd.run", "arg": ["id"], "tgt": "*", "tgt_type": "glob", "user": "root", "jid": JID}
-    save = salt.loader.returners(opts, {})["salt_cache.save_load"]
+    save = salt.loader.returners({**salt.config.DEFAULT_MASTER_OPTS, **opts}, {})["salt_cache.save_load"]
     cache, banks = JobCache(opts), store_of(opts)
     save(JID, load, minions=["m1"])
     assert [record.minions for record in cache.publishes(JID)] == [("m1",)]
