@@ -67,18 +67,16 @@ def prep_jid(nocache: bool = False, passed_jid: Any = None) -> str | dict[str, s
 
     Returns None if ``passed_jid`` is refused: it is not a jid, belongs to a batch, or comes from an engine that has lost
     the lead. Salt then publishes nothing, and answers "Master failed to assign jid". If a publish could not be recorded,
-    since the disk is full or the site's database away, returns ``{"error": …}``: Salt publishes nothing, and its client
-    raises the text. Salt also calls this with the jid of each return, and ignores the answer.
+    since the disk takes nothing or the site's database is away, returns ``{"error": …}``: Salt publishes nothing, and its
+    client raises the text. Salt also calls this with the jid of each return, and ignores the answer.
     Raises SaltCacheError if five new jids in a row were taken, or if the driver fails.
     """
     store, origin = store_of(__opts__), ""
-    if store.is_full() and identity.in_publish():
+    if (why := store.why_closed()) and identity.in_publish():
         folder = store.driver.folder
-        store.quiet.critical("full", "Nothing is published: the disk of %s is full. Make room", folder)
-        return {
-            "error": f"Nothing was published: the disk of {folder} is full, and a job that is not recorded is forgotten. "
-            "Make room on the master"
-        }
+        store.quiet.critical("full", "Nothing is published: the disk of %s is %s", folder, why)
+        why_not = f"the disk of {folder} is {why}, and a job that is not recorded is forgotten"
+        return {"error": f"Nothing was published: {why_not}"}
     if passed_jid:
         named, origin = _redeemed(store, passed_jid)
         key = None if named is None else store.key(named, "jid")

@@ -249,7 +249,7 @@ def list_(
     """
     from saltext.jobs.core.batch import catalog
 
-    limit = kinds.whole().given("limit", limit)
+    limit = kinds.whole(1).given("limit", limit)
     if state is not None:
         state = kinds.choice(*catalog.STATES).given("state", state)
     wanted = catalog.chooser(

@@ -132,6 +132,7 @@ def show(minion: object = None, jid: object = None) -> dict[str, Any]:
         sees = caller.sight(__opts__, globals().get("__user__"))(load)
         return {
             **_row(entry, job, _waiting()),
+            "paused": _is_paused(),
             "asked_for_by": entry.asker.name if entry.asker else None,
             "arg": shown(load.get("arg")) if sees else [HIDDEN],
             "tgt": load.get("tgt"),
@@ -327,10 +328,18 @@ def replay(minion: object) -> Any:
 
         salt-run job_retry.replay web1
     """
-    minion = kinds.minion(minion)
+    from saltext.jobs.core.display.text import counted
+
+    minion, waiting = kinds.minion(minion), _waiting()
     if _is_paused():
         raise Refused("The queue is paused, so nothing is delivered; salt-run job_retry.resume lets it go on")
-    return _some(_ask({"do": "replay", "minion": minion}, keep=False), "waits for delivery", minion=minion)
+    early = sum(waiting.of(*found)[0] is not None for found in _store().entries(minion))
+    count = _some(_ask({"do": "replay", "minion": minion}, keep=False), "waits for delivery", minion=minion)
+    if early:
+        runner.note(
+            globals(), f"{counted(early, 'entry', 'entries')} outside the window of the job, which is ignored now"
+        )
+    return count
 
 
 @runner.verb

@@ -41,7 +41,7 @@ WHICH = kinds.some_of(*_RETRIABLE, "all")
 _FIELDS: dict[str, Kind[Any]] = {
     "batch_wait": kinds.SECONDS,
     **dict.fromkeys(("timeout", "gather_job_timeout", "max_runtime", "check_timeout"), kinds.SOME_SECONDS),
-    "approve_by": kinds.SOME_NAMES,
+    "approve_by": kinds.NAMES,
     "presence": kinds.choice("ping", "none"),
     "offline": kinds.choice("skip", "fail", "queue"),
     "ret": kinds.WORD,

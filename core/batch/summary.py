@@ -189,7 +189,7 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
         elif member.ended is not None:
             known[minion] = minion_record(member.ended.value, member.since, member.retcode, member.ran_since or None)
             if member.ended is Outcome.FAILED and member.retcode is None:
-                known[minion]["why"] = _WAS_AWAY
+                known[minion]["why"] = "was away, and did not get the job: offline=fail"
             elif member.ended is Outcome.LOST:
                 known[minion].update({"begun": True} if member.has_begun else {}, why=_why_lost(member))
     if batch.spec.groups:
@@ -233,8 +233,7 @@ _MEANINGS = {
     "active": "sent to, or running it",
     "pending": "not sent to",
 }
-#: Why a minion failed that has no return, and why if its return cannot be read.
-_WAS_AWAY = "was away, and did not get the job: offline=fail"
+#: Why a minion failed, if its return cannot be read.
 _RETURN_GONE = "its return cannot be read: the job cache does not have it"
 
 #: The words that ``word`` returns: they tell people the state of a batch.

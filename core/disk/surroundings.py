@@ -57,13 +57,15 @@ def about_disk(folder: pathlib.Path) -> list[Finding]:
     return found
 
 
-def is_full(folder: str) -> bool:
-    """Tell whether the disk of a directory has no room for the records of some publishes, or may only be read."""
+def why_closed(folder: str) -> str:
+    """Return ``full`` if the disk of a directory has no room for some publishes, ``read-only``, or an empty text."""
     try:
         disk = os.statvfs(folder)
     except OSError:
-        return False  # whatever it is, a write will tell
+        return ""  # whatever it is, a write will tell
+    if disk.f_flag & os.ST_RDONLY:
+        return "read-only"
     least = min(FULL_BYTES, disk.f_blocks * disk.f_frsize // 16)  # some disks tell no size
     free = (disk.f_bavail if os.geteuid() else disk.f_bfree) * disk.f_frsize
     lacks_inodes = bool(disk.f_files) and disk.f_ffree < FULL_INODES
-    return free < least or lacks_inodes or bool(disk.f_flag & os.ST_RDONLY)
+    return "full" if free < least or lacks_inodes else ""

@@ -166,10 +166,8 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(name for part in parts if (name := WORD.read(part).strip()))
 
 
-#: Accepts words of a list, or of a text with commas between them; numbers are words too.
-NAMES = Kind(_names, "a name, a list of names, or names with commas between them")
-#: Accepts at least one.
-SOME_NAMES = Kind(
+#: Accepts at least one word of a list, or of a text with commas between them; numbers are words too.
+NAMES = Kind(
     lambda value: _only(_names(value), _names(value)), "one or more names, in a list or with commas between them"
 )
 #: The same for globs over functions, and for ids of minions.
@@ -187,7 +185,7 @@ def choice(*words: str) -> Kind[str]:
 def some_of(*words: str) -> Kind[tuple[str, ...]]:
     """Accept at least one of some words, in a list or with commas between them."""
     return Kind(
-        lambda value: _only(SOME_NAMES.read(value), set(_names(value)) <= {*words}),
+        lambda value: _only(NAMES.read(value), set(_names(value)) <= {*words}),
         f"one or more of {', '.join(words)}",
     )
 
@@ -228,14 +226,14 @@ minion = functools.partial(Kind(_plain, "the id of one minion").given, "minion")
 
 def minions(value: Any) -> tuple[str, ...]:
     """Return the ids of minions, from a list or from ids with commas between them. :raises Refused: also for none."""
-    return tuple(minion(name) for name in SOME_NAMES.given("minions", value))
+    return tuple(minion(name) for name in NAMES.given("minions", value))
 
 
 def target(tgt: Any, tgt_type: Any) -> tuple[Any, str]:
     """Return a target and its type as Salt's matcher takes them: a ``list`` as ids, else a text. :raises Refused:"""
     kind = choice(*TARGETS).given("tgt_type", tgt_type)
     if kind == "list" or isinstance(tgt, (list, tuple)):
-        return list(SOME_NAMES.given("tgt", tgt)), "list" if kind == "glob" else kind
+        return list(NAMES.given("tgt", tgt)), "list" if kind == "glob" else kind
     text = WORD.given("tgt", tgt)
     if not text.strip():
         raise Refused(f"tgt is {tgt!r}; accepted is a target, such as 'web*'")

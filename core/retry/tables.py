@@ -53,7 +53,8 @@ def entries(found: Sequence[Row], page: Page) -> None:
     page.gap()
     page.table(_ENTRIES.columns, _ENTRIES.sorted(found))
     states = {entry["state"] for entry in found}
-    steps = ("retry", "cancel", "purge") if states.intersection(_STUCK) else ("replay MINION", "cancel")
+    replay = ("replay MINION",) if not all(entry.get("waits_for") for entry in found) else ()  # it ignores windows
+    steps = ("retry", "cancel", "purge") if states.intersection(_STUCK) else (*replay, "cancel")
     if states <= _OVER:
         steps = ("enqueue JID", "purge")
     page.next("job_retry.show MINION JID", *steps)
@@ -70,13 +71,16 @@ def entry(found: Mapping[str, Any], page: Page) -> None:
     """Show ``job_retry.show``: what is known of an entry, and its history."""
     minion, jid, state = found["minion"], found["jid"], found["state"]
     page.line(f"{minion}  {jid}  {state}  {found['fun']}", "  ")
-    page.facts(found, "minion", "jid", "state", "fun", "history")
+    page.facts(found, "minion", "jid", "state", "fun", "history", "paused")
     page.gap()
     at = Column("AT", lambda step: local(step["at"], page.tz))
     page.table((at, STATE, Column("REASON", "reason", 20, names=False)), found.get("history") or ())
     steps = {
         **dict.fromkeys(_STUCK, (f"job_retry.retry minion={minion} jid={jid}", "job_retry.cancel")),
-        State.PENDING.value: (f"job_retry.replay {minion}", "job_retry.cancel"),
+        State.PENDING.value: (
+            "job_retry.resume" if found.get("paused") else f"job_retry.replay {minion}",
+            "job_retry.cancel",
+        ),
         **dict.fromkeys(_OVER, (f"job_retry.enqueue {jid} minions={minion}", "job_retry.list")),
     }
     page.next(*steps.get(state, ("job_retry.list",)))

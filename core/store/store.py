@@ -21,7 +21,7 @@ from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.disk.files import locked
-from saltext.jobs.core.disk.surroundings import is_full
+from saltext.jobs.core.disk.surroundings import why_closed
 from saltext.jobs.core.errors import SettingsError, StateError
 from saltext.jobs.core.ledger.log import Writer
 from saltext.jobs.core.ledger.records import Record
@@ -173,9 +173,9 @@ class Store:
         self._publishing.now = ("", "", False)
         return (engine, fresh) if known == jid else ("", False)
 
-    def is_full(self) -> bool:
-        """Tell whether the disk has no room for another job."""
-        return bool(self.driver.folder) and is_full(self.driver.folder)
+    def why_closed(self) -> str:
+        """Return why the disk takes no job: it is ``full``, or ``read-only``; empty if it takes some."""
+        return why_closed(self.driver.folder)
 
     # -- locks, which are files: ``salt.cache`` has no compare-and-set ---------------------------------------------------
 

@@ -94,7 +94,7 @@ def window_that_opens_in(hours):
     return f"{opens:%H:%M}-{opens + datetime.timedelta(hours=1):%H:%M}"
 
 
-def test_an_entry_outside_its_window_shows_what_it_waits_for_and_until_when(opts):
+def test_an_entry_outside_its_window_shows_what_it_waits_for_and_until_when(opts, answering, capsys):
     later, now = window_that_opens_in(3), window_that_opens_in(-0.5)
     opts["job_retry"] = {"window": later, "timezone": "UTC"}
     own = {"metadata": {"job_retry": {"window": now}}}
@@ -109,6 +109,10 @@ def test_an_entry_outside_its_window_shows_what_it_waits_for_and_until_when(opts
     assert runner["job_retry.show"]("a", JID)["waits_for"] == first["waits_for"]
     stats = runner["job_retry.stats"]()
     assert (stats["outside_window"], stats["opens_at"]) == (1, first["opens_at"])
+    answering(2)
+    runner["job_retry.replay"].__globals__["__jid_event__"] = types.SimpleNamespace(print_func=print)
+    assert runner["job_retry.replay"]("a") == 2
+    assert "1 entry outside the window of the job" in capsys.readouterr().err
 
 
 def test_an_entry_that_is_not_there_cannot_be_shown(runner):
@@ -119,7 +123,8 @@ def test_an_entry_that_is_not_there_cannot_be_shown(runner):
 def test_a_pause_counts_at_once_even_if_the_engine_is_down(opts, runner):
     assert runner["job_retry.stats"]()["paused"] is False
     runner["job_retry.pause"]()
-    assert runner["job_retry.stats"]()["paused"] is True
+    queue_of(opts).write(changes({JID: snapshot_of()}, {("a", JID): record_of("a")}))
+    assert runner["job_retry.stats"]()["paused"] is runner["job_retry.show"]("a", JID)["paused"] is True
     with pytest.raises(Refused, match="The queue is paused, so nothing is delivered"):
         runner["job_retry.replay"](minion="a")
     runner["job_retry.resume"]()

@@ -38,7 +38,8 @@ WRONG = [
     (["batch.run", "*", "test.ping", "fail_hard=True"], "did you mean max_failures=0?"),
     (["job_retry.show", "web1", "20200101000000000000"], "web1 is not owed job"),
     (["job_retry.list", "state=sleeping"], "state is 'sleeping'"),
-    (["job_recorder.set_aside", "limit=0"], "limit is 0; accepted is a whole number of at least 1"),
+    (["batch.list", "limit=0"], "limit is 0; accepted is a whole number of at least 1"),
+    (["job_cache.search", "fun="], "fun is ''; accepted is one or more names"),
     (["job_cache.search", "kind=nosuch"], "kind is 'nosuch'; accepted is one of"),
 ]
 

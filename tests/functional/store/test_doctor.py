@@ -10,7 +10,7 @@ import sqlite3
 import pytest
 import salt.loader
 
-from saltext.jobs.core.disk.surroundings import is_full
+from saltext.jobs.core.disk.surroundings import why_closed
 from tests.found import said
 from tests.functional.options import options_in
 from tests.functional.store.banks import banks_of
@@ -103,22 +103,22 @@ def test_a_disk_that_is_nearly_full_is_reported(opts, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("blocks", "free", "files", "free_files", "flags", "full"),
+    ("blocks", "free", "files", "free_files", "flags", "why"),
     [
-        (10**6, 4097, 0, 0, 0, False),
-        (10**6, 4095, 0, 0, 0, True),
-        (1000, 100, 0, 0, 0, False),  # a small disk
-        (1000, 10, 0, 0, 0, True),
-        (0, 0, 0, 0, 0, False),  # a disk that tells nothing
-        (10**6, 10**5, 10**5, 64, 0, False),
-        (10**6, 10**5, 10**5, 63, 0, True),
-        (10**6, 10**5, 10**5, 10**4, os.ST_RDONLY, True),
+        (10**6, 4097, 0, 0, 0, ""),
+        (10**6, 4095, 0, 0, 0, "full"),
+        (1000, 100, 0, 0, 0, ""),  # a small disk
+        (1000, 10, 0, 0, 0, "full"),
+        (0, 0, 0, 0, 0, ""),  # a disk that tells nothing
+        (10**6, 10**5, 10**5, 64, 0, ""),
+        (10**6, 10**5, 10**5, 63, 0, "full"),
+        (10**6, 10**5, 10**5, 10**4, os.ST_RDONLY, "read-only"),
     ],
 )
-def test_a_disk_is_full_below_what_some_publishes_take(monkeypatch, blocks, free, files, free_files, flags, full):
+def test_a_disk_takes_no_job_if_it_is_full_or_read_only(monkeypatch, blocks, free, files, free_files, flags, why):
     told = os.statvfs_result((4096, 4096, blocks, free, free, files, free_files, free_files, flags, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: told)
-    assert is_full("/any") is full
+    assert why_closed("/any") == why
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

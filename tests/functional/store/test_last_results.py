@@ -52,6 +52,8 @@ def test_a_job_of_which_it_is_not_known_when_it_was_published_hides_no_other(run
     ran(0, jid="deploy-7", web1=2)
     last = ran(HOUR, web1=0)
     assert run(minion="web1")["web1"]["jid"] == last and run(minion="web1", not_since="-2h") == {}
+    with pytest.raises(Refused, match="No accepted minion matches nope"):
+        run(minion="nope*")
 
 
 def test_the_newest_return_of_each_minion_counts_and_a_newer_job_that_it_missed_is_named(run, ran):

@@ -72,6 +72,9 @@ def test_only_what_can_be_done_with_an_entry_is_offered():
     over = [entry(state="cancelled"), entry("db1", "expired")]
     assert drawn(tables.entries, over)[-1].endswith("job_retry.show MINION JID (or enqueue JID, purge)")
     assert drawn(tables.entries, [*over, entry("db2")])[-1].endswith("(or replay MINION, cancel)")
+    waits = [entry(waits_for="its window Sat 02:00-05:00")]  # which a replay would ignore
+    assert drawn(tables.entries, waits)[-1].endswith("(or cancel)")
+    assert drawn(tables.entry, shown(paused=True))[-1] == "Next: salt-run job_retry.resume (or cancel)"
     assert drawn(tables.entry, shown(state="cancelled"))[-1].startswith(
         f"Next: salt-run job_retry.enqueue {JID} minions=web1"
     )
@@ -87,7 +90,7 @@ def test_an_answer_says_what_happens_with_how_many_entries():
 def shown(**more):
     """An entry as ``job_retry.show`` returns it."""
     job = {"arg": ["nginx"], "tgt": "web*", "tgt_type": "glob", "user": "root", "ret": "", "published_at": QUEUED}
-    unknown = dict.fromkeys(("asked_for_by", "metadata", "last_sent_at", "not_before"))
+    unknown = dict.fromkeys(("asked_for_by", "metadata", "last_sent_at", "not_before", "paused"))
     history = [{"at": QUEUED, "state": "pending", "reason": "missed"}]
     return {**entry(), **job, **unknown, "unreceived_tries": 0, "history": history, **more}
 
