@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import pathlib
 import shutil
 import tempfile
@@ -267,7 +268,7 @@ class Ours:
         async def until_published():
             while self.inbox.unanswered:
                 await compat.sleep(0.005)
-            while any(live.batch.publishing or live.batch.goes_on_at for live in self.shell.live.values()):
+            while any(live.batch.publishing or live.batch.goes_on_at < math.inf for live in self.shell.live.values()):
                 await compat.sleep(0.005)
 
         self.loop.run_sync(until_published)
