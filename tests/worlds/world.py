@@ -1042,7 +1042,11 @@ class Misfortunes:
         if minion.up:
             self.out_of_sight(name)
             minion.up = False
-            self.later(self.random.uniform(1, 90), lambda: setattr(minion, "up", True), engine=False)
+            self.later(self.random.uniform(1, 90), lambda life=minion.life: self._plug_in(minion, life), engine=False)
+
+    @staticmethod
+    def _plug_in(minion, life):
+        minion.up |= minion.life == life and minion.late is None  # else it starts, or wakes, in its own time
 
     def do_process(self):
         """The process of a job dies, and nothing is returned."""
