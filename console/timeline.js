@@ -2,6 +2,7 @@
 
 import { el, keyed, replace, say, set, svg } from "./dom.js";
 import { clock, count, duration, many, name, tempo } from "./format.js";
+import { ending } from "./model/batches.js";
 import { COLUMNS, LEVELS, curvesOf, heatOf, rowsOf, runsOf, slowestOf, spreadOf } from "./model/timeline.js";
 
 const [WIDTH, HEIGHT] = [300, 90];
@@ -76,7 +77,7 @@ export class Timeline {
     }));
   }
 
-  #heat({ cells, longest, most }, begin, end) {
+  #heat({ cells, longest, most, givenUp }, begin, end) {
     const high = 14;
     const shapes = cells.map(({ x, y, count: size, bad }) => {
       const [from, to] = [y, y + 1].map((level) => duration((longest * level) / LEVELS, true));
@@ -90,8 +91,8 @@ export class Timeline {
         return tall > 0 && cell;
       });
     });
-    replace(this.rows, el("p", { class: "quiet" }, `The stronger the colour, the more minions; red at the foot: the share without success. From below to the top: 0 to ${duration(longest, true)}.`),
-      svg("svg", { role: "img", "aria-label": `When ${count(this.runs.size)} minions ended, by how long they ran`, width: "100%", height: LEVELS * high }, shapes));
+    replace(this.rows, el("p", { class: "quiet" }, `The stronger the colour, the more minions; red at the foot: the share without success. From below to the top: 0 to ${duration(longest, true)}.${givenUp ? ` ${many(givenUp, "minion")} without a return left out.` : ""}`),
+      svg("svg", { role: "img", "aria-label": `When ${count(this.runs.size - givenUp)} minions ended, by how long they ran`, width: "100%", height: LEVELS * high }, shapes));
   }
 
   #curves(batch, runs, begin, now, left, rate) {
@@ -130,7 +131,7 @@ export class Timeline {
           && svg("rect", { "data-state": state, x: (index * wide).toFixed(1), y: (HEIGHT - high(size)).toFixed(1), width: (wide - 1).toFixed(1), height: high(size).toFixed(1) }))));
     } else this.spread.show("No minion has returned yet.");
     const slow = slowestOf(runs);
-    this.longest = slow[0].to - slow[0].from || 1;
+    this.longest = slow.length ? slow[0].to - slow[0].from || 1 : 1;
     keyed(this.slowest, slow, (run) => run.name, ({ name: minion, place }) => {
       const [took, bar] = [el("span", { class: "quiet" }), el("span", { class: "meter" })];
       return {
@@ -147,7 +148,7 @@ export class Timeline {
   /** Say what is below the pointer, beside it. */
   #point(event) {
     const run = this.runs?.get(event?.target.place);
-    const words = event?.target.words ?? (run && `${run.name}: ${name(run.state)}, ${run.ended ? "ran" : "for"} ${duration(run.to - run.from, true)}`);
+    const words = event?.target.words ?? (run && `${run.name}: ${name(run.state)}, ${run.ended ? ending(run) : "for"} ${duration(run.to - run.from, true)}`);
     say(this.tip, words ?? "");
     if (!words) return;
     const box = this.node.querySelector(".plot").getBoundingClientRect();

@@ -6,6 +6,8 @@ import { Followed } from "./followed.js";
 export const STATES = ["completed", "active", "pending", "failed", "timed_out", "lost", "offline", "queued", "killed"];
 /** States of a minion that has ended without success. */
 export const UNSUCCESSFUL = ["failed", "timed_out", "lost", "offline", "queued", "killed"];
+/** States in which no return has ended the run. */
+const WITHOUT_RETURN = ["lost", "offline", "queued", "killed"];
 /** States of a batch that has ended. */
 const OVER = new Set(["complete", "halted"]);
 const KINDS = new Set(["new", "progress", "paused", "resumed", "check", "checked", "halted", "complete"]);
@@ -50,6 +52,22 @@ export function retriable(batch) {
 /** Whether a batch goes on by itself when it is time. */
 export function isScheduled(batch) {
   return batch.state === "paused" && ["window", "start"].includes(batch.paused_by);
+}
+
+/** Whether a minion has ended without a return: it may have ended its run long before, or not have run at all. */
+export function isGivenUp({ state, retcode }) {
+  return WITHOUT_RETURN.includes(state) || (state === "failed" && (retcode ?? null) === null);
+}
+
+/** In words how a minion has ended; after how many seconds is to follow. */
+export function ending(minion) {
+  if (!isGivenUp(minion)) return "ran";
+  return minion.state === "killed" ? "killed after" : "given up after";
+}
+
+/** Whether a minion without success has succeeded in a retry. */
+export function isMended({ state, retry_state: again }) {
+  return UNSUCCESSFUL.includes(state) && again === "completed";
 }
 
 /** The state of a batch in one word, as in `salt-run batch.list`: `complete` does not say whether all went well. */

@@ -1,10 +1,10 @@
 // The minions of one batch, from `batch.minions` and from the events of its job. Built for tens of thousands. Pure.
 
-import { STATES } from "./batches.js";
+import { STATES, isMended } from "./batches.js";
 import { Followed } from "./followed.js";
 
 const [PENDING, ACTIVE, COMPLETED, FAILED, LOST, OFFLINE, QUEUED] = ["pending", "active", "completed", "failed", "lost", "offline", "queued"].map((state) => STATES.indexOf(state));
-/** The order of the table: minions with failures, then those that run the job, the longest first, those that wait, the others. */
+/** The order of the table: minions with failures that no retry has mended, then those that run the job, the longest first, those that wait, the others. */
 const WORST_FIRST = ["failed", "timed_out", "lost", "killed", "offline", "queued", "active", "pending", "completed"].map((state) => STATES.indexOf(state));
 /** States that a return may still change: it may come late, or settle a doubt. */
 const OPEN = [PENDING, ACTIVE, LOST, OFFLINE, QUEUED];
@@ -67,6 +67,15 @@ export class Members extends Followed {
     return STATES.every((state) => !Number.isSafeInteger(data[state]) || data[state] === this.counts[state]);
   }
 
+  /** The names of minions without success on which a retry has succeeded. */
+  mended() {
+    return new Set(this.names.filter((_, place) => this.#isMended(place)));
+  }
+
+  #isMended(place) {
+    return isMended({ state: this.stateAt(place), retry_state: this.records[this.names[place]].retry_state });
+  }
+
   /** Unix time since which the minion at a place has run the job; Infinity if that is not known. */
   #began(place) {
     const { since } = this.records[this.names[place]];
@@ -79,7 +88,7 @@ export class Members extends Followed {
     const found = STATES.map(() => []);
     for (let place = 0; place < this.names.length; place += 1) {
       if (states.size && !states.has(this.stateAt(place))) continue;
-      if (!wanted || this.names[place].toLowerCase().includes(wanted)) found[this.states[place]].push(place);
+      if (!wanted || this.names[place].toLowerCase().includes(wanted)) found[this.#isMended(place) ? COMPLETED : this.states[place]].push(place);
     }
     // Minions with equal times stay in the order of their names.
     found[ACTIVE] = found[ACTIVE].map((place) => [this.#began(place), place]).sort(([one, at], [other, then]) => (one < other ? -1 : one > other ? 1 : at - then))

@@ -57,6 +57,11 @@ export class Queue extends Followed {
   }
 }
 
+/** Why an entry waits now: its reason tells why it was queued, which no longer counts once it waits for a window. */
+export function whyOf({ state, waits_for: window, reason }) {
+  return state === "pending" && window ? `waits for ${window}` : reason;
+}
+
 /**
  * A group in one line: `{states: [[state, count]], reason, others, since, attempts}`. `reason` is the most frequent one in the
  * state that most needs an operator; `others` counts the other reasons there.
@@ -64,7 +69,7 @@ export class Queue extends Followed {
 export function gist(entries) {
   const states = STATES.map((state) => [state, entries.filter((entry) => entry.state === state).length]).filter(([, size]) => size);
   const reasons = new Map();
-  for (const { reason, state } of entries) if (state === entries[0].state) reasons.set(reason, (reasons.get(reason) || 0) + 1);
+  for (const entry of entries) if (entry.state === entries[0].state) reasons.set(whyOf(entry), (reasons.get(whyOf(entry)) || 0) + 1);
   const [reason] = [...reasons].sort(([, one], [, other]) => other - one)[0];
   const times = entries.map((entry) => entry.queued_at).filter(Number.isFinite);
   return { states, reason, others: reasons.size - 1, since: times.length ? Math.min(...times) : null, attempts: Math.max(...entries.map((entry) => entry.attempts || 0)) };

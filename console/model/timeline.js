@@ -1,6 +1,6 @@
 // When each minion of a batch ran its job, for the pictures of a batch. Pure: times are Unix times in seconds.
 
-import { UNSUCCESSFUL } from "./batches.js";
+import { UNSUCCESSFUL, isGivenUp } from "./batches.js";
 
 /** Most minions that are drawn one by one, and most of them side by side: beyond that there is a heat map. */
 const [MOST, MOST_LANES] = [1500, 200];
@@ -9,15 +9,15 @@ export const [COLUMNS, LEVELS, BARS] = [96, 16, 30];
 /** Most points of a curve. */
 const POINTS = 200;
 
-/** The runs of minions that were sent to, in the order of their start: `[{place, name, state, group, from, to, ended, bad}]`. */
+/** The runs of minions that were sent to, in the order of their start: `[{place, name, state, group, retcode, from, to, ended, bad}]`. */
 export function runsOf(members, now) {
   const runs = [];
   for (let place = 0; place < members.names.length; place += 1) {
-    const { name, state, group, since, started } = members.at(place);
+    const { name, state, group, since, started, retcode } = members.at(place);
     if (!Number.isFinite(started)) continue;
     const ended = state !== "active" && state !== "pending";
     const to = Math.max(started, ended && Number.isFinite(since) ? since : now);
-    runs.push({ place, name, state, group, from: started, to, ended, bad: UNSUCCESSFUL.includes(state) });
+    runs.push({ place, name, state, group, retcode, from: started, to, ended, bad: UNSUCCESSFUL.includes(state) });
   }
   return runs.sort((one, other) => one.from - other.from || one.place - other.place);
 }
@@ -46,9 +46,9 @@ export function rowsOf(runs, sizes = []) {
   return found.reduce((sum, { lanes }) => sum + lanes, 0) > MOST_LANES ? null : found;
 }
 
-/** A heat map: when minions ended, by how long they ran: `{cells: [{x, y, count, bad}], longest, most}`. */
+/** A heat map: when minions ended, by how long they ran: `{cells: [{x, y, count, bad}], longest, most, givenUp}`. */
 export function heatOf(runs, begin, end) {
-  const ended = runs.filter((run) => run.ended);
+  const ended = timed(runs).filter((run) => run.ended);
   const longest = Math.max(1e-3, ...chunks(ended.map((run) => run.to - run.from)));
   const cells = new Map();
   for (const run of ended) {
@@ -60,12 +60,12 @@ export function heatOf(runs, begin, end) {
     cell.count += 1;
     cell.bad += run.bad ? 1 : 0;
   }
-  return { cells: [...cells.values()], longest, most: Math.max(1, ...chunks([...cells.values()].map((cell) => cell.count))) };
+  return { cells: [...cells.values()], longest, most: Math.max(1, ...chunks([...cells.values()].map((cell) => cell.count))), givenUp: runs.filter(isGivenUp).length };
 }
 
 /** How long minions ran: `{bars: [{count, bad}], longest, median, ninety}`; null if none has ended. */
 export function spreadOf(runs) {
-  const ended = runs.filter((run) => run.ended && run.to > run.from);
+  const ended = timed(runs).filter((run) => run.ended && run.to > run.from);
   if (!ended.length) return null;
   const times = ended.map((run) => run.to - run.from).sort((one, other) => one - other);
   const longest = times.at(-1);
@@ -81,7 +81,12 @@ export function spreadOf(runs) {
 
 /** The runs that took longest, those that go on included. */
 export function slowestOf(runs, most = 10) {
-  return [...runs].sort((one, other) => other.to - other.from - (one.to - one.from)).slice(0, most);
+  return timed(runs).sort((one, other) => other.to - other.from - (one.to - one.from)).slice(0, most);
+}
+
+/** The runs whose time is known: of a minion that was given up it is known how long the batch waited, not how long it ran. */
+function timed(runs) {
+  return runs.filter((run) => !isGivenUp(run));
 }
 
 /** Curves over time: `{ended: [[at, how many, of them bad]], flying: [[at, how many at once]]}`. */

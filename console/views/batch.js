@@ -3,7 +3,7 @@
 import { confirm, open } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { ago, count, duration, line, many, moment, name, target } from "../format.js";
-import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, called, command, counted, done, isHeld, isOver, isScheduled, isUnsent, mendedBy, optionsOf, pace, retriable, stagesOf, word } from "../model/batches.js";
+import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, called, command, counted, done, ending, isGivenUp, isHeld, isMended, isOver, isScheduled, isUnsent, mendedBy, optionsOf, pace, retriable, stagesOf, word } from "../model/batches.js";
 import { draftOf } from "../model/draft.js";
 import { Members } from "../model/members.js";
 import { Reader } from "../reader.js";
@@ -102,7 +102,8 @@ export class BatchView {
     this.app.draw();
     // Each return changes the counts. The reasons are read once there are any failures, and again at the end of the batch.
     const wrong = this.batch ? UNSUCCESSFUL.reduce((sum, state) => sum + (this.batch[state] || 0), 0) : 0;
-    await this.failures.want(wrong, this.batch && isOver(this.batch));
+    const mended = this.members.mended();
+    await this.failures.want(wrong - mended.size, this.batch && isOver(this.batch), mended);
   }
 
   /** Open the form, filled from this batch. It shows what would run before anything runs. */
@@ -230,14 +231,17 @@ export class BatchView {
   }
 
   row() {
-    const [minion, code, since, group, state] = [cell("button", { type: "button", class: "plain link" }), cell(), cell("time"), cell(), badge()];
+    const [minion, code, since, group, state, again] = [cell("button", { type: "button", class: "plain link" }), cell(), cell("time"), cell(), badge(), el("span")];
     minion.node.addEventListener("click", () => this.choose(minion.node.textContent));
     return {
-      cells: [minion.node, state.node, code.node, since.node, group.node],
+      cells: [minion.node, el("span", {}, state.node, again), code.node, since.node, group.node],
       set: (item) => {
         minion.set(item.name);
         set(minion.node, "aria-expanded", String(item.name === this.chosen));
         state.set(item.state);
+        state.node.classList.toggle("mended", isMended(item));
+        const told = item.retry ? ` ${name(item.retry_state)} in the retry ` : "";
+        if (again.textContent !== told + (item.retry ?? "")) replace(again, told, item.retry && el("a", { href: to("batches", item.retry) }, line(item.retry)));
         code.set(item.retcode === null || item.retcode === undefined ? "" : item.retcode);
         since.set(this.ran(item));
         group.set(item.group === undefined ? "" : line(item.group, 60));
@@ -245,11 +249,15 @@ export class BatchView {
     };
   }
 
-  /** How long a minion ran the job; while it runs, when it was last seen running too: if that is long ago, it may be stuck. */
-  ran({ state, since, started, seen }) {
+  /** How long a minion ran the job, or was waited for; while it runs, when it was last seen running too: if that is long ago, it may be stuck. */
+  ran(minion) {
+    const { state, since, started, seen } = minion;
     const now = this.app.api.now();
     if (state === "active") return Number.isFinite(since) ? `for ${duration(now - since)}${Number.isFinite(seen) ? `, last seen ${ago(seen, now)}` : ""}` : "";
-    if (Number.isFinite(started) && since > started) return `${duration(since - started, true)}, ended ${ago(since, now)}`;
+    if (Number.isFinite(started) && since > started) {
+      if (isGivenUp(minion)) return `${ending(minion)} ${duration(since - started, true)}, ${ago(since, now)}`;
+      return `${duration(since - started, true)}, ended ${ago(since, now)}`;
+    }
     return Number.isFinite(since) && state !== "pending" ? ago(since, now) : "";
   }
 
@@ -301,13 +309,15 @@ export class BatchView {
   async retry() {
     const { batch } = this;
     const told = { lost: ", which may have run it: see why below the timeline", pending: ", which it was not sent to" };
-    const boxes = Object.entries(retriable(batch)).map(([state, minions], index) => {
-      const box = el("input", { type: "checkbox", value: state, checked: index === 0 });
+    const boxes = Object.entries(retriable(batch)).map(([state, minions]) => {
+      const box = el("input", { type: "checkbox", value: state, checked: state === "failed" });
       return { box, node: el("label", { class: "choice" }, box, el("span", {}, `${many(minions, "minion")}: ${name(state)}${told[state] ?? ""}`)) };
     });
     const chosen = () => boxes.filter(({ box }) => box.checked).map(({ box }) => box.value);
     const start = el("button", { type: "button", class: "primary" }, "Start the new batch");
-    const minions = el("fieldset", { onchange: () => { start.disabled = !chosen().length; } }, el("legend", {}, "Minions"), boxes.map(({ node }) => node));
+    const check = () => { start.disabled = !chosen().length; };
+    check();
+    const minions = el("fieldset", { onchange: check }, el("legend", {}, "Minions"), boxes.map(({ node }) => node));
     const which = await open(`Retry batch ${this.jid}?`, [
       el("p", {}, `A new batch runs this again, with the same options, on these minions:`),
       el("pre", {}, line(command(batch), 500)), minions,

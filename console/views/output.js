@@ -2,6 +2,7 @@
 
 import { el, jobsOf, replace, say } from "../dom.js";
 import { block, cut, duration, line, name } from "../format.js";
+import { ending } from "../model/batches.js";
 import { statesOf, textOf } from "../model/returned.js";
 import { Trouble, badge } from "./parts.js";
 
@@ -59,7 +60,7 @@ export class Output {
     this.node.hidden = false;
     say(this.head, item.name);
     this.state.set(item.state);
-    const ran = item.state !== "active" && item.since > item.started ? `, ran ${duration(item.since - item.started, true)}` : "";
+    const ran = item.state !== "active" && item.since > item.started ? `, ${ending(item)} ${duration(item.since - item.started, true)}` : "";
     say(this.told, `${item.retcode === null || item.retcode === undefined ? "No exit code" : `Exit code ${item.retcode}`}${ran}`);
     if (again) this.node.scrollIntoView({ block: "nearest" });
     if (this.minion === about && !again) return;

@@ -5,7 +5,7 @@ import { confirm, open, tell, warn } from "../dialog.js";
 import { el, say, set, to } from "../dom.js";
 import { ago, block, count, line, many, moment, name, tempo } from "../format.js";
 import { DAY, Series, flat } from "../model/series.js";
-import { PURGEABLE, Queue, STATES, gist, keyOf } from "../model/queue.js";
+import { PURGEABLE, Queue, STATES, gist, keyOf, whyOf } from "../model/queue.js";
 import { Reader } from "../reader.js";
 import { Table, Trouble, action, badge, cell, choice, facts, field } from "./parts.js";
 
@@ -233,7 +233,7 @@ export class QueueView {
         title.set(alone ? `${entry.minion}: ${job}` : by === "minion" ? job : entry.minion);
         box.set([entry]);
         state.set(entry.state);
-        why.set(line(entry.reason, 200));
+        why.set(line(whyOf(entry), 200));
         next.set(nextTry(entry, app.api.now(), this.stats?.paused));
         tries.set(count(entry.attempts));
         since.set(ago(entry.queued_at, app.api.now()));
@@ -360,7 +360,7 @@ function nextTry(entry, now, paused) {
   if (paused) return "when the queue is resumed";
   const opens = entry.opens_at;
   if (Number.isFinite(opens)) return `${ago(opens, now)}, when its window opens`;
-  if (entry.waits_for) return line(entry.waits_for, 80);
+  if (entry.waits_for) return "when its window opens";
   const before = entry.not_before;
   const expires = entry.expires_at;
   const until = Number.isFinite(expires) ? `; expires ${ago(expires, now)}` : "";

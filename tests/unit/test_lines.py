@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import pathlib
 import re
 
 import pytest
 
 from saltext.jobs.core.lines import LONGEST, TRACED, logger
 
-CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 log = logger("test.lines")
 
 
@@ -58,11 +56,3 @@ def test_a_traceback_keeps_its_lines_and_none_is_long(logged):
     assert line.startswith("ERROR It failed\nTraceback (most recent call last):\n")
     assert max(map(len, line.split("\n"))) < LONGEST + 60
     assert line.count("\n") <= TRACED + 2
-
-
-def test_nothing_of_this_extension_logs_with_another_logger():
-    folders = ("cache", "core", "engines", "output", "reactor", "returners", "runners")
-    sources = [path for folder in folders for path in (CHECKOUT / folder).rglob("*") if path.suffix in (".py", ".sls")]
-    others = [str(path.relative_to(CHECKOUT)) for path in sources if "logging.getLogger(" in path.read_text("utf-8")]
-    # It listens to the loggers of Salt's returners.
-    assert sorted(others) == ["core/lines.py", "core/recorder/returner.py"]

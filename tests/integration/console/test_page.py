@@ -401,6 +401,20 @@ def test_a_retry_takes_the_kinds_of_minions_that_are_ticked_and_a_mended_batch_i
         box.click()
     page.click("Start the new batch", "dialog")
     wait_for(lambda: asked == [{"jid": JID, "which": ["lost"]}], what=lambda: f"a retry of one kind: {asked}")
+    for name in "de":
+        together[name] |= {"retcode": 1, "retry": "2", "retry_state": "completed"}
+    groups = [{"count": 3, "state": "failed", "retcode": 1, "text": "no space", "minions": ["d", "e", "f"]}]
+    api.runners["batch.failures"] = lambda jid: {"groups": groups}
+    has_batch(api, {**batch, "retries": ["2"], "unmended": {"lost": 1}}, together)
+    page.enter(api.login(), f"batches/{JID}")
+    page.wait_text("1 minion, failed, exit code 1", ".failures")
+    assert page.text(".failures .id") == "f"
+    assert "given up after 15 s" in page.text("tbody tr") and "f" not in page.text(".slowest").split("\n")
+    assert page.text("tbody tr:nth-child(5)").split("\t")[:3] == ["d", "failed completed in the retry 2", "1"]
+    page.click("Retry…")
+    page.wait_text("1 minion: lost", "dialog")
+    assert not page.exists("dialog input:checked") and page.find("Start the new batch", "dialog") is None
+    page.click("Cancel", "dialog")
     has_batch(api, {**batch, "retries": ["2"], "unmended": {}}, together)
     page.go("batches")
     page.wait_text("mended by 2", "tbody")
@@ -782,7 +796,7 @@ def furnish(api):
                 reason="it may have been begun, and did not return",
                 attempts=1,
             ),
-            entry("web9", waits_for="Sat,Sun 02:00-05:00", opens_at=now + 140_000),
+            entry("web9", waits_for="its window Sat,Sun 02:00-05:00", opens_at=now + 140_000),
         ],
         "job_cache.search": lambda **_: {"jobs": [row], "next": None},
         "jobs.list_job": lambda jid: {**job, "jid": JID, "Minions": list(names)[:21], "Result": result},

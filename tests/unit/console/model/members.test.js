@@ -68,6 +68,14 @@ test("the order of the names stays the same object if no minion came or went", (
   assert.equal(state(made, "b"), "completed");
 });
 
+test("a failure that a retry has mended is among the completed, and still counts as a failure", () => {
+  const made = new Members();
+  const again = { a: ["failed", "completed"], b: ["failed", "failed"], c: ["lost", undefined], d: ["completed", "failed"] };
+  made.put(Object.fromEntries(Object.entries(again).map(([name, [state, retry_state]]) => [name, { state, retry_state }])));
+  assert.deepEqual(made.find("", new Set(), 9).places.map((place) => made.names[place]), ["b", "c", "a", "d"]);
+  assert.deepEqual([[...made.mended()], made.counts.failed], [["a"], 2]);
+});
+
 test("failures come first, then the minions that have run the job longest", () => {
   const made = new Members();
   const since = { a: ["completed", 1], b: ["active", 30], c: ["active", 20], d: ["pending", 1], e: ["failed", 40], f: ["pending", 1], g: ["lost", 2] };

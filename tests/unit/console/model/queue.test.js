@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { gist, keyOf, Queue, STATES } from "../../../../console/model/queue.js";
+import { gist, keyOf, Queue, STATES, whyOf } from "../../../../console/model/queue.js";
 
 function entry(minion, jid, state, more) {
   return { minion, jid, state, ...more };
@@ -55,4 +55,10 @@ test("groups that need an operator come first, and so do their entries", () => {
 test("a group says in one line what its worst entries wait for", () => {
   const entries = [["held", "a", 5, 1], ["held", "b", 9, 2], ["held", "b", 7, 0], ["pending", "c", 1, 0]].map(([state, reason, queued_at, attempts]) => ({ state, reason, queued_at, attempts }));
   assert.deepEqual(gist(entries), { states: [["held", 3], ["pending", 1]], reason: "b", others: 1, since: 1, attempts: 2 });
+});
+
+test("an entry that waits for its window says so, and not why it was queued", () => {
+  const waiting = { state: "pending", reason: "it does not answer", waits_for: "its window 02:00-05:00" };
+  assert.deepEqual([waiting, { ...waiting, state: "sent" }, { ...waiting, waits_for: null }].map(whyOf), ["waits for its window 02:00-05:00", "it does not answer", "it does not answer"]);
+  assert.equal(gist([waiting, { ...waiting, reason: "it was away" }]).others, 0);
 });

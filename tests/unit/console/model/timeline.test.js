@@ -4,10 +4,10 @@ import test from "node:test";
 import { Members } from "../../../../console/model/members.js";
 import { COLUMNS, curvesOf, heatOf, rowsOf, runsOf, slowestOf, spreadOf } from "../../../../console/model/timeline.js";
 
-/** Minions by name: state, start, end, group. */
+/** Minions by name: state, start, end, group. Those that failed have returned. */
 function members(told) {
   const made = new Members();
-  made.put(Object.fromEntries(Object.entries(told).map(([name, [state, started, since, group]]) => [name, { state, started, since, group }])));
+  made.put(Object.fromEntries(Object.entries(told).map(([name, [state, started, since, group]]) => [name, { state, started, since, group, retcode: state === "failed" ? 1 : null }])));
   return made;
 }
 
@@ -44,6 +44,17 @@ test("too many minions to be drawn one by one are counted in a heat map, and by 
 
 test("the slowest come first, those that still run among them", () => {
   assert.deepEqual(slowestOf(runsOf(MADE, 30), 3).map(({ name }) => name), ["d", "a", "b"]);
+});
+
+test("how long a minion was waited for that did not return is no run time, and is on the timeline", () => {
+  const told = { a: ["completed", 0, 5], b: ["timed_out", 0, 9], c: ["lost", 0, 39], d: ["killed", 0, 30], e: ["offline", 0, 30] };
+  const runs = runsOf(members(told), 50);
+  assert.deepEqual(runs.map(({ name, to }) => `${name}${to}`), ["a5", "b9", "c39", "d30", "e30"]);
+  assert.deepEqual([spreadOf(runs).longest, heatOf(runs, 0, 40).longest, heatOf(runs, 0, 40).givenUp], [9, 9, 3]);
+  assert.deepEqual(slowestOf(runs).map(({ name }) => name), ["b", "a"]);
+  const away = new Members(); // a batch that counts absent minions as failed
+  away.put({ f: { state: "failed", started: 0, since: 60, retcode: null } });
+  assert.deepEqual([spreadOf(runsOf(away, 60)), slowestOf(runsOf(away, 60))], [null, []]);
 });
 
 test("the curves end with what is known now", () => {
