@@ -207,9 +207,7 @@ def _why_lost(member: Member) -> str:
         return f"{began}, and was silent at {local(member.since, None)[:16]}: ask whether it runs it now"
     if member.restarted:
         # A minion that has only connected anew, to a master that was away, looks as one that has restarted.
-        return (
-            f"{began}, and has connected anew since: interrupted if the minion was restarted, else its return was lost"
-        )
+        return f"{began}, and has connected anew since: interrupted if it was restarted, else its return was lost"
     if member.has_begun:
         return "began it, and it has ended there: its return was lost, unless its process was killed"
     return "may have run it: it does not run it now, and has no return"
@@ -233,9 +231,6 @@ _MEANINGS = {
     "active": "sent to, or running it",
     "pending": "not sent to",
 }
-#: Why a minion failed, if its return cannot be read.
-_RETURN_GONE = "its return cannot be read: the job cache does not have it"
-
 #: The words that ``word`` returns: they tell people the state of a batch.
 WORDS = ("running", "paused", "waiting", "scheduled", "stopping", "halted", "unsuccessful", "mended", "succeeded")
 
@@ -314,11 +309,9 @@ def waits(found: Mapping[str, Any], when: Callable[[float], str]) -> str:
 
 def retried(found: Mapping[str, Any]) -> str:
     """Return which batches have retried one that has ended without success, and what they have left; empty if none has."""
-    retries, left = found.get("retries"), found.get("unmended") or {}
-    if not retries:
-        return ""
-    names = ", ".join(retries)
-    return f"retried by {names}; left: {in_numbers(left, left)}" if left else f"mended by {names}"
+    names, left = ", ".join(found.get("retries") or ()), found.get("unmended") or {}
+    told = f"retried by {names}; left: {in_numbers(left, left)}" if left else f"mended by {names}"
+    return told if names else ""
 
 
 def engine_trouble(found: Mapping[str, Any]) -> str | None:
@@ -356,7 +349,7 @@ def failures(found: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]],
     reasons = Reasons()
     for minion, ret in returns(wanted):
         record = wanted[minion]
-        text = text_of(ret) if ret else meaning(record) or _RETURN_GONE
+        text = text_of(ret) if ret else meaning(record) or "its return cannot be read: the job cache does not have it"
         reasons.add(minion, str(record["state"]), record["retcode"], text)
     return {**found, "unsuccessful": len(wanted), "groups": reasons.groups()}
 

@@ -47,11 +47,9 @@ class Display:
         width = width_of_terminal(self._stream) - 1 if self._live else None
         shown = summary if self._live else {**summary, "rate": None, "eta_seconds": None, "created": None}
         text = progress_line(shown, width)
-        if text == self._last:
-            return
-        if self._live:
+        if text != self._last and self._live:
             self._write(text)
-        else:
+        elif text != self._last:
             self._line(f"{text}{_elapsed(summary)}")
         self._last = text
 
@@ -104,8 +102,7 @@ def waiting_line(summary: Mapping[str, Any]) -> str:
 def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
     """Return the state of a batch in one line of at most ``width`` columns, as a wider one could not be redrawn."""
     stands = f"{progress(summary, width)} {word(summary)}{_elapsed(summary)}"
-    counts = in_numbers(summary, (*BAD, "active", "completed"))
-    text = clean("; ".join(filter(None, (stands, counts, pace(summary)))))
+    text = clean("; ".join(filter(None, (stands, in_numbers(summary, (*BAD, "active", "completed")), pace(summary)))))
     return text if width is None else cut(text, width, middle=False)
 
 

@@ -164,9 +164,8 @@ class Page:
     def next(self, command: str, *others: str) -> None:
         """Add what to call next, or instead (``others``, without the runner's name if it is the same)."""
         runner = command.partition(".")[0]
-        named = [other.removeprefix(f"{runner}.") for other in others if other]
-        more = f" (or {', '.join(named)})" if named else ""
-        self.line(f"Next: salt-run {command}{more}", "      ")
+        named = ", ".join(other.removeprefix(f"{runner}.") for other in others if other)
+        self.line(f"Next: salt-run {command}" + (f" (or {named})" if named else ""), "      ")
 
     # -- tables ---------------------------------------------------------------------------------------------------------
 

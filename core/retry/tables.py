@@ -75,12 +75,10 @@ def entry(found: Mapping[str, Any], page: Page) -> None:
     page.gap()
     at = Column("AT", lambda step: local(step["at"], page.tz))
     page.table((at, STATE, Column("REASON", "reason", 20, names=False)), found.get("history") or ())
+    first = "job_retry.resume" if found.get("paused") else f"job_retry.replay {minion}"
     steps = {
         **dict.fromkeys(_STUCK, (f"job_retry.retry minion={minion} jid={jid}", "job_retry.cancel")),
-        State.PENDING.value: (
-            "job_retry.resume" if found.get("paused") else f"job_retry.replay {minion}",
-            "job_retry.cancel",
-        ),
+        State.PENDING.value: (first, "job_retry.cancel"),
         **dict.fromkeys(_OVER, (f"job_retry.enqueue {jid} minions={minion}", "job_retry.list")),
     }
     page.next(*steps.get(state, ("job_retry.list",)))

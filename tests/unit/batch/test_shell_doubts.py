@@ -128,7 +128,7 @@ def test_a_lost_minion_that_connects_anew_is_not_said_to_have_ended_the_job(tmp_
         minion.runs.clear()
         bench.master.restart_minion("a")
         found = minions_of(bench.end())["a"]
-        assert found["why"].endswith("interrupted if the minion was restarted, else its return was lost")
+        assert found["why"].endswith("interrupted if it was restarted, else its return was lost")
 
 
 @pytest.mark.parametrize("begins", [True, False], ids=["it begins", "it is dropped"])
