@@ -303,6 +303,7 @@ def minions(
     query = query_of(store, {"fun": fun, "start_time": start_time})
     wanted = [name for name in minion_keys(__opts__)[0] if any(fnmatch.fnmatchcase(name, glob) for glob in globs)]
     if not wanted:
+        _require_jobs_here()
         raise Refused(f"No accepted minion matches {','.join(globs)}; fun=… names a function")
     found = last_results(store, query, wanted, _sees())
     if not any(one["jid"] for one in found.values()):
