@@ -27,9 +27,9 @@ from saltext.jobs.core.options import kinds
 
 if TYPE_CHECKING:
     from saltext.jobs.core.batch import catalog, starting, summary
-    from saltext.jobs.core.batch.machine import Batch
     from saltext.jobs.core.batch.permission import CallerRights
     from saltext.jobs.core.batch.spec import Spec
+    from saltext.jobs.core.batch.state import Batch
     from saltext.jobs.core.batch.watch import Display
 
 __virtualname__ = "batch"
@@ -429,7 +429,7 @@ def approve(jid: object, stage: object = None) -> bool:
     jid, rights = kinds.jid(jid), _rights()
     batch = _catalog().need(jid)
     rights.permit_approval(batch)
-    waits = batch.pace.checking if batch.pace.by_hand else None
+    waits = batch.pace.checking if batch.spec.by_hand else None
     stage = waits if stage is None else kinds.whole().given("stage", stage)
     return _done("approve", jid, False) if waits is None else _request("approve", rights, batch, stage=stage)
 

@@ -1,8 +1,5 @@
 // The content of the form for a new batch: as it is kept over a reload, and as another batch fills it. Pure.
 
-/** Fields of the form, each a text. */
-export const FIELDS = ["tgt", "tgt_type", "fun", "arg", "kwarg", "batch", "max_failures", "by", "check", "approve_by", "window", "timezone", "start_at", "max_runtime", "offline", "presence"];
-const OF_OPTIONS = ["max_failures", "by", "check", "approve_by", "window", "timezone", "max_runtime", "offline", "presence"];
 /** A keyword argument, as a runner writes it among the words of a job. */
 const KEYWORD = /^[A-Za-z_]\w*=/;
 
@@ -10,23 +7,23 @@ const KEYWORD = /^[A-Za-z_]\w*=/;
 export function draftOf(batch) {
   const words = Array.isArray(batch.arguments) ? batch.arguments.map((one) => (typeof one === "string" ? one : JSON.stringify(one))) : [];
   const options = batch.options && typeof batch.options === "object" ? batch.options : {};
-  const draft = {
+  return kept({
+    ...Object.fromEntries(Object.entries(options).map(([name, value]) => [name, text(value)])),
+    ...(options.max_failures === 0 ? { max_failures: "0" } : {}),
+    start_at: "",
     tgt: Array.isArray(batch.tgt) ? batch.tgt.join(",") : text(batch.tgt),
     tgt_type: text(batch.tgt_type) || "glob",
     fun: text(batch.fun),
     arg: words.filter((word) => !KEYWORD.test(word)).join("\n"),
     kwarg: words.filter((word) => KEYWORD.test(word)).join("\n"),
     batch: text(options.batch ?? batch.batch_size),
-    ...Object.fromEntries(OF_OPTIONS.map((name) => [name, text(options[name])])),
-    ...(options.max_failures === 0 ? { max_failures: "0" } : {}),
-  };
-  return kept(draft);
+  });
 }
 
-/** The usable fields of a kept draft, which may be anything. */
+/** The texts of a kept draft, which may be anything, by the name of the field. */
 export function kept(found) {
   const given = found && typeof found === "object" ? found : {};
-  return Object.fromEntries(FIELDS.filter((name) => given[name] && typeof given[name] === "string").map((name) => [name, given[name]]));
+  return Object.fromEntries(Object.entries(given).filter(([, value]) => value && typeof value === "string"));
 }
 
 /** What jobs of `job_cache.search` had under a name, such as Function; that of most jobs first. */

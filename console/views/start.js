@@ -4,7 +4,7 @@ import { warn } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { count, line, many, typed } from "../format.js";
 import { command } from "../model/batches.js";
-import { FIELDS, completed, completions, kept, used } from "../model/draft.js";
+import { completed, completions, kept, used } from "../model/draft.js";
 import { keepDraft, keptDraft } from "../session.js";
 import { Trouble, action, choice, field } from "./parts.js";
 
@@ -89,8 +89,8 @@ export class StartView {
   }
 
   fill(draft) {
-    for (const name of FIELDS) {
-      this.inputs[name].value = draft[name] ?? (name === "tgt_type" ? "glob" : "");
+    for (const [name, input] of Object.entries(this.inputs)) {
+      input.value = draft[name] ?? (name === "tgt_type" ? "glob" : "");
     }
     this.more.open = [...this.more.querySelectorAll("input, textarea, select")].some((input) => input.value);
   }
@@ -102,7 +102,7 @@ export class StartView {
 
   /** What the form holds. */
   draft() {
-    return kept(Object.fromEntries(FIELDS.map((name) => [name, this.inputs[name].value])));
+    return kept(Object.fromEntries(Object.entries(this.inputs).map(([name, input]) => [name, input.value])));
   }
 
   relink() {

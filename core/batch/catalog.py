@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import salt.payload
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.batch import summary
+from saltext.jobs.core.batch import machine, summary
 from saltext.jobs.core.batch.facts import Returned
-from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.member import Outcome
+from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.batch.store import BatchStore, path_of
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.display.command import HIDDEN, published_words
@@ -71,8 +71,11 @@ class Catalog:
         self._parents, self._read_after = dict[str, str | None](), "9"
         self._store, self._returns = BatchStore(opts), Returns(site_of(opts), JobCache(opts), is_fed(opts))
         lead = site_of(opts).lead(BATCH_MANAGER)
-        self.engine, self.silent = lead is not None, round(lead.hangs) or None if lead else None
-        self.master = requests.driver_of(opts, BATCH_MANAGER)
+        self._engine = {
+            "engine": lead is not None,
+            "engine_silent_seconds": round(lead.hangs) or None if lead else None,
+            "engine_master": requests.driver_of(opts, BATCH_MANAGER),
+        }
 
     def ours(self, jid: str) -> Batch | None:
         """Return a batch of ours, or None. :raises Refused: if it is damaged. :raises OSError: if it cannot be read now."""
@@ -168,16 +171,11 @@ class Catalog:
         jids = sorted({*self._store.jids(Kind.OPEN, Kind.ENDED), *_active_of_salt(self._opts)}, reverse=True)
         return list(itertools.islice((found for jid in jids if (found := self._listed(jid)) and wanted(found)), limit))
 
-    def _summary(self, batch: Batch) -> Summary:
-        # Once the batch has ended its engine does not matter.
-        names = ("engine", "engine_silent_seconds", "engine_master")
-        engine = (None,) * 3 if batch.finished else (self.engine, self.silent, self.master)
-        found = summary.summary(batch, time.time(), self._sees({WHO: batch.spec.owner}))
-        return {**found, **dict(zip(names, engine, strict=True))}
-
     def _found(self, jid: str) -> Found | None:
         if batch := self.ours(jid):
-            told, latest = self._summary(batch), dict[str, tuple[str, str]]()
+            told, latest = summary.summary(batch, time.time(), self._sees({WHO: batch.spec.owner})), dict[str, Any]()
+            # Once the batch has ended its engine does not matter.
+            told |= dict.fromkeys(self._engine) if batch.finished else self._engine
             if batch.finished and not batch.success:
                 with contextlib.suppress(Refused):  # a later batch that cannot be read hides none before it
                     retries = self.retries(jid)
@@ -206,7 +204,7 @@ def add_late_returns(batch: Batch, returns: Returns) -> None:
         found = returns.of(batch.spec.jid, batch.unsettled())
         times = returns.times(batch.spec.jid, found)
         for minion, retcode in found.items():
-            batch.step(Returned(minion, retcode), times.get(minion, batch.finished or batch.created))
+            machine.step(batch, Returned(minion, retcode), times.get(minion, batch.finished or batch.created))
     except JobCacheError as exc:
         log.warning("Returns that came after batch %s had ended are not shown: %s", batch.spec.jid, exc)
 

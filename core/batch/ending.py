@@ -15,12 +15,12 @@ from collections.abc import Iterable
 from saltext.jobs.core.batch import facts, member
 from saltext.jobs.core.batch.facts import Effect
 from saltext.jobs.core.batch.member import IN_DOUBT, KILL_PAUSE, TERM_PAUSE, Outcome
-from saltext.jobs.core.batch.state import BatchState
+from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.delivery.known import Answers, Evidence, Said, Step
 from saltext.jobs.core.functions import runs_states
 
 
-def returned(batch: BatchState, fact: facts.Returned, now: float) -> list[Effect] | None:
+def returned(batch: Batch, fact: facts.Returned, now: float) -> list[Effect] | None:
     """A minion has returned: this frees its slot."""
     if not batch.wants_return(fact.minion):
         return None
@@ -31,7 +31,7 @@ def returned(batch: BatchState, fact: facts.Returned, now: float) -> list[Effect
     return []
 
 
-def acknowledged(batch: BatchState, fact: facts.Acknowledged, now: float) -> list[Effect] | None:
+def acknowledged(batch: Batch, fact: facts.Acknowledged, now: float) -> list[Effect] | None:
     """
     An event says that a minion has begun. If the minion was given up or put back, it is in flight again. A forger can fire
     any number of such events, so one is believed only of a minion that was sent to and is not known to have begun.
@@ -48,7 +48,7 @@ def acknowledged(batch: BatchState, fact: facts.Acknowledged, now: float) -> lis
     return []
 
 
-def _runs(batch: BatchState, minion: str, evidence: Evidence, now: float) -> bool:
+def _runs(batch: Batch, minion: str, evidence: Evidence, now: float) -> bool:
     """Take that a minion runs the job, and tell whether it is killed there."""
     known = batch.members[minion]
     doubted = known.step in IN_DOUBT or known.step is Step.LOOKING
@@ -61,14 +61,14 @@ def _runs(batch: BatchState, minion: str, evidence: Evidence, now: float) -> boo
     return due is None
 
 
-def started(batch: BatchState, fact: facts.Started, now: float) -> list[Effect] | None:
+def started(batch: Batch, fact: facts.Started, now: float) -> list[Effect] | None:
     if fact.minion not in batch.flights or batch.flights[fact.minion].restarted:
         return None
     batch.change(fact.minion).starts(now)
     return []
 
 
-def doubt_silence(batch: BatchState, _fact: facts.Fact, _now: float) -> list[Effect]:
+def doubt_silence(batch: Batch, _fact: facts.Fact, _now: float) -> list[Effect]:
     """Events may have been lost: a minion that was not heard to begin may have begun."""
     for minion, known in batch.flights.items():
         if not (known.begun_at or known.unheard):
@@ -76,7 +76,7 @@ def doubt_silence(batch: BatchState, _fact: facts.Fact, _now: float) -> list[Eff
     return []
 
 
-def ticked(batch: BatchState, _fact: facts.Tick, now: float) -> list[Effect]:
+def ticked(batch: Batch, _fact: facts.Tick, now: float) -> list[Effect]:
     """Time has passed: look for overdue minions."""
     due = batch.flights.overdue(now)
     last = dict.fromkeys(batch.flights.at(due, Step.ANSWERED))
@@ -84,7 +84,7 @@ def ticked(batch: BatchState, _fact: facts.Tick, now: float) -> list[Effect]:
     return look_for(batch, first, Step.LOOKING) + look_for(batch, last, Step.LOOKING_AGAIN)
 
 
-def look_for(batch: BatchState, minions: Iterable[str], step: Step) -> list[Effect]:
+def look_for(batch: Batch, minions: Iterable[str], step: Step) -> list[Effect]:
     """Look for the returns of minions. LOOKING_AGAIN is the last look: minions without a return are given up then."""
     chosen = tuple(minions)
     for minion in chosen:
@@ -92,7 +92,7 @@ def look_for(batch: BatchState, minions: Iterable[str], step: Step) -> list[Effe
     return [facts.LookUp(chosen)] if chosen else []
 
 
-def looked_up(batch: BatchState, fact: facts.Done, now: float) -> list[Effect]:
+def looked_up(batch: Batch, fact: facts.Done, now: float) -> list[Effect]:
     """The job cache was read: take its returns, and ask the other minions or give them up."""
     for minion, retcode in fact.found.items():
         returned(batch, facts.Returned(minion, retcode), now)
@@ -113,7 +113,7 @@ def looked_up(batch: BatchState, fact: facts.Done, now: float) -> list[Effect]:
     return [facts.Ask(to_ask)] if to_ask else []
 
 
-def asked(batch: BatchState, fact: facts.Done, now: float) -> list[Effect]:
+def asked(batch: Batch, fact: facts.Done, now: float) -> list[Effect]:
     """Minions were asked whether they run the job. Silence is no evidence while minions still connect."""
     answers: Answers = fact.found
     # With ``queue=True`` the job may wait where ``find_job`` does not look, until the other states have ended.
@@ -136,7 +136,7 @@ def asked(batch: BatchState, fact: facts.Done, now: float) -> list[Effect]:
     return look_for(batch, look, Step.LOOKING_AGAIN) + kill(batch, late, now)
 
 
-def hand_over(batch: BatchState, now: float) -> None:
+def hand_over(batch: Batch, now: float) -> None:
     """
     Hand minions that were not there over to the retry queue, once all others have ended: until then the batch may find that
     the job must not go on, and the queue knows nothing of stages, checks and failures.
@@ -152,13 +152,13 @@ def hand_over(batch: BatchState, now: float) -> None:
 # -- kills ------------------------------------------------------------------------------------------------------------
 
 
-def kill_all(batch: BatchState, now: float) -> list[Effect]:
+def kill_all(batch: Batch, now: float) -> list[Effect]:
     """An operator wants the job killed: do so where it was not done yet, unless the publish is still under way."""
     late = [minion for minion, known in batch.flights.items() if not known.kills and known.step is not Step.SENDING]
     return kill(batch, late, now)
 
 
-def killed(batch: BatchState, fact: facts.Done, _now: float) -> list[Effect]:
+def killed(batch: Batch, fact: facts.Done, _now: float) -> list[Effect]:
     """A kill has reached a process of the job there. A minion that was put back meanwhile is ignored."""
     for minion in fact.found:
         if minion in batch.flights and batch.flights[minion].kills:
@@ -166,7 +166,7 @@ def killed(batch: BatchState, fact: facts.Done, _now: float) -> list[Effect]:
     return []
 
 
-def kill(batch: BatchState, minions: Iterable[str], now: float) -> list[Effect]:
+def kill(batch: Batch, minions: Iterable[str], now: float) -> list[Effect]:
     """Send minions a kill, and ask soon whether it worked. A job that ran too long is first told to terminate."""
     chosen: dict[bool, list[str]] = {True: [], False: []}
     for minion in minions:

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch import facts, machine
 from saltext.jobs.core.batch.permission import Permission
+from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.batch.store import BatchStore, change_of
 from saltext.jobs.core.engine.loop import Alarm, Worker
 from saltext.jobs.core.engine.process import EnginePorts
@@ -70,7 +70,7 @@ class Live:
             return False  # the batch ended while the fact was on its way
         self.batch.schedule.ahead = self.ahead
         self.batch.pace.room = None if self._room.limit is None else room
-        effects = self.batch.step(fact, self._ports.clock.now())
+        effects = machine.step(self.batch, fact, self._ports.clock.now())
         if effects is None:
             return False
         self._alarm.set(None if self.batch.closed else self.batch.next_due)

@@ -26,52 +26,48 @@ from saltext.jobs.core.batch import ending, facts
 from saltext.jobs.core.batch.facts import Announce, Effect, Fact, LookUp
 from saltext.jobs.core.batch.member import Outcome, absent, overdue_at
 from saltext.jobs.core.batch.pace import PausedBy
-from saltext.jobs.core.batch.state import BatchState
+from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.delivery.known import Evidence, Step
 
 
-class Batch(BatchState):
-    """One batch. Build it from a Spec, feed it a Tick, and then every fact."""
+def step(batch: Batch, fact: Fact, now: float) -> list[Effect] | None:
+    """
+    Have a batch take a fact that has become known at ``now``, first of all a Tick. Return what is to be done, in this order;
+    None if the fact changes nothing.
+    """
+    effects = _HANDLERS[type(fact.effect if isinstance(fact, facts.Done) else fact)](batch, fact, now)
+    if effects is None:
+        return None
+    new = [] if batch.stepped_at else [Announce("new")]
+    batch.stepped_at = now
+    return [*new, *effects, *_advance(batch, now)]
 
-    __slots__ = ()
 
-    def step(self, fact: Fact, now: float) -> list[Effect] | None:
-        """
-        Take a fact that has become known at ``now``, and return what is to be done, in this order; None if the fact changes
-        nothing.
-        """
-        effects = _HANDLERS[type(fact.effect if isinstance(fact, facts.Done) else fact)](self, fact, now)
-        if effects is None:
-            return None
-        new = [] if self.stepped_at else [Announce("new")]
-        self.stepped_at = now
-        return [*new, *effects, *self._advance(now)]
-
-    def _advance(self, now: float) -> list[Effect]:
-        """Return the effects that the state calls for, whatever fact led to it."""
-        self.pace.warm(now)
-        self.pace.wanted, self.goes_on_at = 0, math.inf  # ``_go_on`` sets them again
-        if self.finished:
-            return []
-        overdrawn = "" if self.halted else self.overdrawn()
-        effects = self.halt(overdrawn) if overdrawn else []
-        if self.killing:
-            effects += ending.kill_all(self, now)
-        if not self.is_over():
-            effects += _go_on(self, now)
-        ending.hand_over(self, now)
-        if not self.is_over():
-            return effects
-        self.finished = now
-        self.paused = self.pace.checking = None
-        # The counts of a halted batch have changed since that was announced.
-        return [*effects, Announce("progress" if self.halted else "complete"), facts.Close()]
+def _advance(batch: Batch, now: float) -> list[Effect]:
+    """Return the effects that the state calls for, whatever fact led to it."""
+    batch.pace.warm(now)
+    batch.pace.wanted, batch.goes_on_at = 0, math.inf  # ``_go_on`` sets them again
+    if batch.finished:
+        return []
+    overdrawn = "" if batch.halted else batch.overdrawn()
+    effects = batch.halt(overdrawn) if overdrawn else []
+    if batch.killing:
+        effects += ending.kill_all(batch, now)
+    if not batch.is_over():
+        effects += _go_on(batch, now)
+    ending.hand_over(batch, now)
+    if not batch.is_over():
+        return effects
+    batch.finished = now
+    batch.paused = batch.pace.checking = None
+    # The counts of a halted batch have changed since that was announced.
+    return [*effects, Announce("progress" if batch.halted else "complete"), facts.Close()]
 
 
 # -- the next minions ---------------------------------------------------------------------------------------------------
 
 
-def _go_on(batch: BatchState, now: float) -> list[Effect]:
+def _go_on(batch: Batch, now: float) -> list[Effect]:
     """Find out which minions are there, and send to the next ones, unless something forbids that."""
     pace, rights, pending = batch.pace, batch.rights, batch.pending
     if batch.halted or batch.paused or not pending:
@@ -96,24 +92,23 @@ def _go_on(batch: BatchState, now: float) -> list[Effect]:
     return effects if pending.first_ping else effects + _publish(batch, now)
 
 
-def _wait_until(batch: BatchState, at: float) -> None:
+def _wait_until(batch: Batch, at: float) -> None:
     """Something keeps the batch from sending until ``at``."""
     batch.goes_on_at = min(batch.goes_on_at, at)
 
 
-def _announce_windows(batch: BatchState, may_send: bool) -> list[Effect]:
+def _announce_windows(batch: Batch, may_send: bool) -> list[Effect]:
     """Announce each beginning and end of a wait for a window or the start time."""
-    pause, before = batch.schedule.pause(), batch.announced
-    batch.announced = None if may_send else pause.by
-    if batch.announced is before:
+    if batch.announced is not may_send:
         return []
+    batch.announced = not may_send
     if may_send:
         reason = f"its {'window is open' if batch.spec.window else 'start time has come'}"
         return [Announce("resumed", {"reason": reason})]
-    return [Announce("paused", {**pause.payload(), "opens_at": batch.schedule.opens})]
+    return [Announce("paused", {**batch.schedule.pause().payload(), "opens_at": batch.schedule.opens})]
 
 
-def _rights_checked(batch: BatchState, fact: facts.Done, now: float) -> list[Effect]:
+def _rights_checked(batch: Batch, fact: facts.Done, now: float) -> list[Effect]:
     """The rights were checked. If they are lacking, the batch pauses until a user with the rights resumes it."""
     reason, trouble = fact.found
     if batch.halted or batch.finished or not batch.rights.told(reason, trouble, now):
@@ -124,7 +119,7 @@ def _rights_checked(batch: BatchState, fact: facts.Done, now: float) -> list[Eff
 # -- pings ------------------------------------------------------------------------------------------------------------
 
 
-def misses(batch: BatchState, minion: str) -> bool:
+def misses(batch: Batch, minion: str) -> bool:
     """Whether ``minion`` was left out before it was sent to, and is sent to if it shows a sign of life now."""
     known = None if batch.halted or batch.finished else batch.members.get(minion)
     if known is None or known.ended in (None, Outcome.QUEUED):
@@ -132,7 +127,7 @@ def misses(batch: BatchState, minion: str) -> bool:
     return known.sent_at is None and known.retcode is None
 
 
-def _pinged(batch: BatchState, fact: facts.Pinged, _now: float) -> list[Effect]:
+def _pinged(batch: Batch, fact: facts.Pinged, _now: float) -> list[Effect]:
     """Minions are there, and may be sent to: also if they were left out, since they may have been too busy to answer."""
     batch.pending.see(fact.minions)
     for minion in fact.minions:
@@ -142,7 +137,7 @@ def _pinged(batch: BatchState, fact: facts.Pinged, _now: float) -> list[Effect]:
     return []
 
 
-def _ping_over(batch: BatchState, fact: facts.Done, now: float) -> list[Effect]:
+def _ping_over(batch: Batch, fact: facts.Done, now: float) -> list[Effect]:
     """A ping is over. If it was confirmed, leave out those pinged often enough."""
     if fact.found:
         batch.pending.pinged = ()
@@ -157,7 +152,7 @@ def _ping_over(batch: BatchState, fact: facts.Done, now: float) -> list[Effect]:
     return []
 
 
-def _failed_again(batch: BatchState, reason: str, now: float) -> list[Effect]:
+def _failed_again(batch: Batch, reason: str, now: float) -> list[Effect]:
     """A publish or ping has failed: wait longer each time, and pause in the end."""
     if batch.pace.publish_failed(now):
         return []
@@ -167,7 +162,7 @@ def _failed_again(batch: BatchState, reason: str, now: float) -> list[Effect]:
 # -- publishes --------------------------------------------------------------------------------------------------------
 
 
-def _publish(batch: BatchState, now: float) -> list[Effect]:
+def _publish(batch: Batch, now: float) -> list[Effect]:
     """Send to as many minions as there are free slots, if the stage allows it and freed slots have gathered long enough."""
     if batch.publishing or batch.catching_up:
         return []
@@ -183,7 +178,7 @@ def _publish(batch: BatchState, now: float) -> list[Effect]:
     return [*effects, facts.Publish(minions)]
 
 
-def _published(batch: BatchState, fact: facts.Published, now: float) -> list[Effect]:
+def _published(batch: Batch, fact: facts.Published, now: float) -> list[Effect]:
     """The publish under way is over. If it was not confirmed, put its minions back, or find out whether they received it."""
     sent, missed = batch.flights.at(batch.publishing, Step.SENDING), set(fact.missed)
     batch.publishing = ()
@@ -210,7 +205,7 @@ def _published(batch: BatchState, fact: facts.Published, now: float) -> list[Eff
 # -- stages -----------------------------------------------------------------------------------------------------------
 
 
-def _next_stages(batch: BatchState, now: float) -> list[Effect]:
+def _next_stages(batch: Batch, now: float) -> list[Effect]:
     """Go on to the next wave or group once this one has ended, has kept its budget and has passed its check."""
     pace, pending = batch.pace, batch.pending
     while pending.ready and pace.stage_is_over(len(batch.flights), pending.available):
@@ -223,19 +218,19 @@ def _next_stages(batch: BatchState, now: float) -> list[Effect]:
     return []
 
 
-def _begin_check(batch: BatchState) -> list[Effect]:
+def _begin_check(batch: Batch) -> list[Effect]:
     stage = batch.pace.checking = batch.pace.stage
     announced = Announce("check", {**batch.spec.check, "stage": stage})
-    if batch.pace.by_hand:
+    if batch.spec.by_hand:
         return [announced]
     began = batch.pace.began
     done = (name for name, known in batch.members.items() if known.ended is Outcome.COMPLETED and known.since >= began)
     return [announced, facts.Check(tuple(sorted(done)), stage)]
 
 
-def _checked(batch: BatchState, fact: facts.Done, _now: float) -> list[Effect] | None:
+def _checked(batch: Batch, fact: facts.Done, _now: float) -> list[Effect] | None:
     stage = fact.effect.stage
-    if batch.halted or batch.pace.by_hand or batch.pace.checking != stage:
+    if batch.halted or batch.spec.by_hand or batch.pace.checking != stage:
         return None
     if fact.found:
         return batch.halt(f"check {batch.spec.check['fun']}: {fact.found}")
@@ -250,7 +245,7 @@ def _checked(batch: BatchState, fact: facts.Done, _now: float) -> list[Effect] |
 DOUBTFUL = 5.0
 
 
-def _recover(batch: BatchState, fact: facts.Recovered, now: float) -> list[Effect]:
+def _recover(batch: Batch, fact: facts.Recovered, now: float) -> list[Effect]:
     batch.pace.recover(now)
     if batch.finished:
         return [Announce("halted" if batch.halted else "complete"), facts.Close()]
@@ -278,13 +273,13 @@ def _recover(batch: BatchState, fact: facts.Recovered, now: float) -> list[Effec
 # -- what operators want -----------------------------------------------------------------------------------------------
 
 
-def _requested(batch: BatchState, fact: facts.Requested, now: float) -> list[Effect] | None:
+def _requested(batch: Batch, fact: facts.Requested, now: float) -> list[Effect] | None:
     if fact.verb == "stop":
         return _stop(batch, fact, now)
     if batch.finished or batch.halted:
         return None
     if fact.verb == "approve":
-        if not (batch.pace.by_hand and batch.pace.checking == fact.stage):
+        if not (batch.spec.by_hand and batch.pace.checking == fact.stage):
             return None
         batch.rights.doubt()
         batch.pace.pass_check()
@@ -299,7 +294,7 @@ def _requested(batch: BatchState, fact: facts.Requested, now: float) -> list[Eff
     return [Announce("resumed", {"user": fact.user})]
 
 
-def _stop(batch: BatchState, fact: facts.Requested, now: float) -> list[Effect] | None:
+def _stop(batch: Batch, fact: facts.Requested, now: float) -> list[Effect] | None:
     """Send to no more minions; with ``kill``, also kill the job on those in flight."""
     if batch.finished or (batch.halted and not (fact.kill and not batch.killing and batch.flights)):
         return None

@@ -15,11 +15,14 @@ import enum
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.delivery import known
 from saltext.jobs.core.delivery.known import Delivery, Evidence, Said, Step, Verdict
+from saltext.jobs.core.display.text import local
+
+if TYPE_CHECKING:
+    from saltext.jobs.core.batch.spec import Spec
 
 #: Longest pause in seconds between two questions to a minion that still runs the job, unless ``timeout`` is longer.
 LONGEST_CHECK = 600.0
@@ -110,7 +113,7 @@ class Member(Delivery):
             outcome=known.Outcome(outcome),
             said=Said(said),
             ended=None if ended is None else Outcome(ended),
-            **dict(zip(_KEPT, values, strict=True)),
+            **dict(zip(_KEPT, values, strict=False)),  # an earlier version kept fewer
         )
         member.retcode = None if member.retcode is None else int(member.retcode)
         return member
@@ -181,3 +184,18 @@ def given_up(member: Member, spec: Spec) -> Outcome | None:
     # A kill that it has not answered may have reached the job before the minion said that it had begun.
     is_safe = verdict is Verdict.NEVER or not (member.restarted or member.kills)
     return None if is_safe and (never_got_it or may_be_unsent) else Outcome.LOST
+
+
+def why_lost(member: Member) -> str:
+    """Return what is known of a job that was given up on a minion: that decides whether it may run again."""
+    began = "began it" if member.has_begun else "may have begun it"
+    if member.said is Said.INTERRUPTED:
+        return "its own record says that it began the job, and was interrupted"
+    if member.unanswered or not member.idle:
+        return f"{began}, and was silent at {local(member.since, None)[:16]}: ask whether it runs it now"
+    if member.restarted:
+        # A minion that has only connected anew, to a master that was away, looks as one that has restarted.
+        return f"{began}, and has connected anew since: interrupted if it was restarted, else its return was lost"
+    if member.has_begun:
+        return "began it, and it has ended there: its return was lost, unless its process was killed"
+    return "may have run it: it does not run it now, and has no return"

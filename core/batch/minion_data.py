@@ -18,7 +18,7 @@ import salt.utils.minions
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.spec import By, Group, groups_of, labels_of, parse_by
 from saltext.jobs.core.display.text import counted
-from saltext.jobs.core.errors import JobCacheError
+from saltext.jobs.core.errors import JobCacheError, Refused
 
 #: Seconds by which the times of cached data may be wrong: the cache keeps whole seconds.
 _SLACK = 1.0
@@ -37,18 +37,18 @@ def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float]) -> fro
     return frozenset(name for name, at in written.items() if at is not None and at >= since[name] - _SLACK)
 
 
-def find_groups(opts: Mapping[str, Any], by: Any, minions: Sequence[str]) -> tuple[Group, ...]:
+def find_groups(opts: Mapping[str, Any], by: str, minions: Sequence[str]) -> tuple[Group, ...]:
     """
     Return the groups of some minions, in order. ``by`` is as ``spec.parse_by`` takes it.
 
-    :raises ValueError: when ``by`` is malformed, or no minion is known to be in any group, which must be a mistake.
+    :raises Refused: when no minion is known to be in any group, which must be a mistake.
     :raises JobCacheError: if the cache fails.
     """
     wanted = parse_by(by)
     labels = (_nodegroups_of if wanted.kind == "nodegroups" else _values_of)(opts, wanted, minions)
     if not any(labels.values()):
         known = f"the master knows {len(labels)} of {counted(len(minions), 'minion')} (minion_data_cache)"
-        raise ValueError(f"by is {by!r}, but no minion of the target is in such a group; {known}")
+        raise Refused(f"by is {by!r}, but no minion of the target is in such a group; {known}")
     return groups_of(minions, labels, wanted.order)
 
 
@@ -64,7 +64,7 @@ def _nodegroups_of(opts: Mapping[str, Any], by: By, minions: Iterable[str]) -> d
     missing = [name for name in by.order if name not in groups]
     if missing:
         known = ", ".join(sorted(map(str, groups))) or "none"
-        raise ValueError(f"there is no nodegroup {', '.join(missing)}; the master's configuration has {known}")
+        raise Refused(f"there is no nodegroup {', '.join(missing)}; the master's configuration has {known}")
     if not opts.get("minion_data_cache", True):
         return {}  # Salt's matcher then lets a compound match all minions, or none
     if any(_needs_data(word) for name in by.order for word in _nodegroup(name, groups)):
@@ -78,7 +78,7 @@ def without_data(opts: Mapping[str, Any], tgt: Any, tgt_type: str, matched: Iter
     """
     Return those of the matched minions of which the master has no grains and pillar, although the target depends on these.
 
-    :raises ValueError: if the master keeps no such data. :raises JobCacheError: if the cache fails.
+    :raises Refused: if the master keeps no such data. :raises JobCacheError: if the cache fails.
     """
     groups, words = opts.get("nodegroups") or {}, None
     if tgt_type == "nodegroup":
@@ -89,7 +89,7 @@ def without_data(opts: Mapping[str, Any], tgt: Any, tgt_type: str, matched: Iter
     if tgt_type in _BY_ID or (words is not None and not any(map(_needs_data, words))):
         return frozenset()
     if not opts.get("minion_data_cache", True):
-        raise ValueError(
+        raise Refused(
             f"with minion_data_cache: False the master cannot tell which minions {tgt_type} {tgt!r} matches; set that to "
             "True, or name the minions"
         )

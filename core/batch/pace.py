@@ -13,10 +13,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from saltext.jobs.core.batch.spec import APPROVE, Part, Spec
 from saltext.jobs.core.windows import next_opening
+
+if TYPE_CHECKING:
+    from saltext.jobs.core.batch.spec import Spec
 
 #: Seconds before a failed publish is first tried again. Each further try waits twice as long, up to the longest wait.
 FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 60.0
@@ -25,6 +28,22 @@ LONGEST = 0.04
 LONGEST_SECONDS = 5.0
 #: By how much a run time moves the usual one up or down at most: so that stays near the median of the last ones.
 _STEP = 1.1
+
+
+class Part:
+    """A part of a batch's state. Subclasses are dataclasses with slots; ``KEPT`` names the fields that its row holds."""
+
+    __slots__ = ()
+    KEPT: ClassVar[tuple[str, ...]] = ()
+
+    def values(self) -> dict[str, Any]:
+        """Return ``{name: value}`` of the kept fields, as plain values."""
+        return {name: getattr(self, name) for name in self.KEPT}
+
+    def load(self, values: Mapping[str, Any]) -> None:
+        """Set the kept fields from what ``values`` returned, but for those that an earlier version did not keep."""
+        for name in values.keys() & self.KEPT:
+            setattr(self, name, values[name])
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -74,11 +93,6 @@ class Pace(Part):
         # Below 0: a minion was put back, but had begun.
         return not flying and not self.cooling and (self.quota <= 0 or not available)
 
-    @property
-    def by_hand(self) -> bool:
-        """Whether the checks are approvals."""
-        return self.spec.check.get("kind") == APPROVE
-
     def pass_check(self) -> None:
         self.passed, self.checking = self.checking, None
 
@@ -108,7 +122,7 @@ class Pace(Part):
     def recover(self, now: float) -> None:
         """An engine has started, so the clock may have been set: set all times again. An approval is still waited for."""
         self.limit, self.not_before, self.began = None, now, min(self.began, now)
-        self.checking = self.checking if self.by_hand else None
+        self.checking = self.checking if self.spec.by_hand else None
         self.cooling = [min(until, now + self.spec.batch_wait) for until in self.cooling]
 
     def _quota(self) -> float:

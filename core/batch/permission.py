@@ -13,14 +13,14 @@ from typing import Any
 
 import salt.utils.args
 
-from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.spec import APPROVE, Spec, parse_by
+from saltext.jobs.core.batch.spec import TRAVELLING, Spec, parse_by
+from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.compat import minion_keys
 from saltext.jobs.core.engine.names import BATCH_MANAGER
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.access import Access
 from saltext.jobs.core.master.caller import Caller, groups_of, names_of, require_no_peer, require_right
-from saltext.jobs.core.options import engine_options, kinds, read_settings
+from saltext.jobs.core.options import engine_options, read_settings
 from saltext.jobs.core.options.engines import BatchSettings
 from saltext.jobs.core.users import MASTER, PEER_RUN, Identity
 
@@ -95,8 +95,7 @@ class CallerRights:
 
     def __init__(self, opts: Mapping[str, Any], who: Caller) -> None:
         self._opts, self.who = opts, who
-        options = engine_options(opts, BATCH_MANAGER)
-        self.settings: BatchSettings = kinds.accepted(read_settings, BatchSettings, BATCH_MANAGER, *options)
+        self.settings = read_settings(BatchSettings, BATCH_MANAGER, *engine_options(opts, BATCH_MANAGER))
 
     def require_allowed_peer(self) -> None:
         """Refuse a minion that ``allow_peers`` does not name."""
@@ -140,32 +139,32 @@ class CallerRights:
 
     # The options of a new batch.
 
-    def require_approvers(self, check: Mapping[str, Any], approve_by: tuple[str, ...]) -> None:
+    def require_approvers(self, spec: Spec) -> None:
         """Refuse ``approve_by`` without ``check=approve``, and one that names only the caller, who may not approve."""
         who = self.who
-        if approve_by and check.get("kind") != APPROVE:
+        if spec.approve_by and not spec.by_hand:
             raise Refused("approve_by goes with check=approve only")
-        if approve_by and {_person(None, name) for name in approve_by} == {_person(who.owner(), who.name)}:
+        if {_person(None, name) for name in spec.approve_by} == {_person(who.owner(), who.name)}:
             raise Refused(
                 f"approve_by names no user but {who.name}, who starts the batch: another user has to approve it"
             )
 
     def permit_options(self, names: Iterable[str]) -> None:
         """Refuse options that say where returns go or how a job is run: as root on the minion, whatever the job may do."""
-        chosen = sorted({"ret", "ret_config", "ret_kwargs", "module_executors", "executor_opts"}.intersection(names))
+        chosen = sorted({"ret", *TRAVELLING}.difference({"metadata"}).intersection(names))
         if chosen and self.who.grants is not None and not self.who.peer:
             raise Refused(
                 f"{self.who.name} may not set {chosen[0]}: only users without limits choose returners and executors"
             )
 
-    def permit_groups(self, by: Any, minions: tuple[str, ...]) -> None:
+    def permit_groups(self, spec: Spec) -> None:
         """Refuse groups by values that the caller may not read, since the groups show them."""
         who = self.who
-        if by is None or who.grants is None or who.peer:
+        if not spec.by or who.grants is None or who.peer:
             return
-        wanted = kinds.accepted(parse_by, by)
+        wanted = parse_by(spec.by)
         load = {"fun": f"{wanted.kind}.get", "arg": [wanted.key]}
-        if wanted.kind != "nodegroups" and (not minions or Access(self._opts).denied(who.grants, load, minions)):
+        if wanted.kind != "nodegroups" and Access(self._opts).denied(who.grants, load, spec.minions):
             raise Refused(
                 f"{who.name} may not group these minions by {wanted.kind}:{wanted.key}: that takes the right to"
                 f" {load['fun']} {wanted.key} on all of them"

@@ -14,10 +14,11 @@ from typing import Any
 from saltext.jobs.core import lines
 from saltext.jobs.core.batch import effects, facts
 from saltext.jobs.core.batch.live import Live, Ports, Sharing, Turns
-from saltext.jobs.core.batch.machine import Batch, misses
+from saltext.jobs.core.batch.machine import misses
 from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.pace import Rights
 from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.batch.store import KEPT_ASIDE
 from saltext.jobs.core.batch.summary import OVER, summary, verdict, word
 from saltext.jobs.core.display.text import counted

@@ -1,6 +1,6 @@
 """
-What a batch was asked to do: the job, its minions in groups, sizes, stages with a budget for each, and checks between them.
-Pure: stdlib only.
+What a batch was asked to do: the job, its minions in groups, sizes, stages with a budget for each, and checks between them;
+and what describes each option of ``batch.start``. Pure.
 
 A spec must never be changed once the batch is created, since its state is rebuilt from it. No minion is placed by a value
 that is not known: such minions are the last group.
@@ -15,18 +15,17 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
+
+from saltext.jobs.core.options import kinds, option
+from saltext.jobs.core.options.kinds import Kind
 
 #: Names of the groups of minions that are known to lack the value by which a batch is grouped, and whose value is not known.
 WITHOUT, NOT_KNOWN = "(without)", "(not known)"
 #: Most characters of a group's name.
 _LONGEST = 100
 
-#: What minions may be grouped by.
-_BY_KINDS = ("grains", "pillar", "nodegroups")
-
-_BY = re.compile(r"(?P<kind>[a-z]+):(?P<key>[^\[\]]*?)(?::?\[(?P<order>[^\[\]]*)\])?", re.DOTALL)
+_BY = re.compile(r"(?P<kind>grains|pillar|nodegroups):(?P<key>[^\[\]]*?)(?::?\[(?P<order>[^\[\]]*)\])?", re.DOTALL)
 
 #: The kind of check that a person makes, and what a check by a runner function begins with.
 APPROVE, RUNNER = "approve", "runner:"
@@ -58,16 +57,21 @@ class By(NamedTuple):
 def parse_by(value: Any) -> By:
     """Read ``grains:rack``, ``pillar:site:ring``, ``grains:rack:[r7,r2]`` or ``nodegroups:[eu,us]``. :raises ValueError:"""
     match = _BY.fullmatch(value.strip()) if isinstance(value, str) else None
-    kind, key = (match["kind"], match["key"].strip().strip(":")) if match else ("", "")
-    given = match["order"] if match else None
-    order = tuple(name.strip() for name in given.split(",")) if given is not None else ()
-    malformed = kind not in _BY_KINDS or bool(key) == (kind == "nodegroups") or (kind == "nodegroups" and not order)
-    if malformed or not all(order) or len(set(order)) < len(order):
-        raise ValueError(
-            f"by is {value!r}; accepted is a grain, a pillar key or nodegroups, such as 'grains:rack', 'pillar:site:ring', "
-            "'grains:rack:[r7,r2]' (r7 and r2 first) or 'nodegroups:[canary,eu,us]'"
-        )
+    if match is None:
+        raise ValueError(value)
+    kind, key, given = match["kind"], match["key"].strip().strip(":"), match["order"]
+    order = () if given is None else tuple(name.strip() for name in given.split(","))
+    is_whole = not key and order if kind == "nodegroups" else key
+    if not is_whole or not all(order) or len(set(order)) < len(order):
+        raise ValueError(value)
     return By(kind, key, order)
+
+
+BY = Kind(
+    lambda value: parse_by(value) and value.strip(),
+    "a grain, a pillar key or nodegroups, such as 'grains:rack', 'pillar:site:ring', 'grains:rack:[r7,r2]' (r7 and r2 "
+    "first) or 'nodegroups:[canary,eu,us]'",
+)
 
 
 def labels_of(value: Any) -> tuple[str, ...]:
@@ -116,7 +120,7 @@ def _rank(name: str, ranks: Mapping[str, tuple[int, int]]) -> tuple[Any, ...]:
 def sizes_of(batch: Any, total: int) -> tuple[int, ...]:
     """
     Return the sizes of a batch's stages: one for a plain size, several for a ramp such as ``1,10%,50%``. A percentage is of
-    ``total`` minions, rounded down, and at least 1. :raises ValueError: naming what is malformed.
+    ``total`` minions, rounded down, and at least 1. :raises ValueError:
     """
     sizes, is_text = list[int](), isinstance(batch, (int, str)) and not isinstance(batch, bool)
     for part in (part.strip() for part in (str(batch) if is_text else "").split(",")):
@@ -126,17 +130,20 @@ def sizes_of(batch: Any, total: int) -> tuple[int, ...]:
         elif _COUNT.fullmatch(part) and int(part) > 0:
             sizes.append(int(part))
         else:
-            raise ValueError(
-                f"batch is {batch!r}; accepted is a count ('10'), a percentage up to 100% ('25%') or a ramp of both "
-                "('1,10%,50%')"
-            )
+            raise ValueError(batch)
     return tuple(sizes)
+
+
+SIZES = Kind(
+    lambda value: sizes_of(value, 1) and str(value),
+    "a count ('10'), a percentage up to 100% ('25%') or a ramp of both ('1,10%,50%')",
+)
 
 
 def budgets_of(max_failures: Any, counts: Sequence[int]) -> tuple[float, ...]:
     """
     Return how many failures are tolerated: a percentage is of each group, by their ``counts`` of minions; a count, as one
-    number, of all; empty for None, which is any number. :raises ValueError: naming what is malformed.
+    number, of all; empty for None, which is any number. :raises ValueError:
     """
     if max_failures is None:
         return ()
@@ -146,7 +153,10 @@ def budgets_of(max_failures: Any, counts: Sequence[int]) -> tuple[float, ...]:
         return tuple(count * float(percent[1]) / 100 for count in counts)
     if _COUNT.fullmatch(text) and not isinstance(max_failures, bool):
         return (float(text),)
-    raise ValueError(f"max_failures is {max_failures!r}; accepted is a count ('3') or a percentage ('10%')")
+    raise ValueError(max_failures)
+
+
+BUDGET = Kind(lambda value: budgets_of(value, (1,)) and value, "a count ('3') or a percentage ('10%')")
 
 
 # -- stages -----------------------------------------------------------------------------------------------------------
@@ -160,17 +170,8 @@ class Stage(NamedTuple):
     wave: bool  # it sends to ``size`` minions in all; the last stage of a group sends to all that are left
 
 
-def stages_of(batch: Any, counts: Sequence[int]) -> tuple[Stage, ...]:
-    """Return the stages of a batch of groups with these counts of minions: each goes through its sizes before the next."""
-    stages = []
-    for group, count in enumerate(counts):
-        *waves, last = sizes_of(batch, count)
-        stages += [*(Stage(group, size, wave=True) for size in waves), Stage(group, last, wave=False)]
-    return tuple(stages)
-
-
 def gates_of(batch: Any, counts: Sequence[int]) -> list[int]:
-    """Return, for each check between stages, how many minions of the batch come before it. ``counts``: as ``stages_of``."""
+    """Return, for each check between stages, how many minions of the batch come before it. ``counts``: of its groups."""
     gates, before = [], 0
     for count in counts:
         gates += [before + sent for sent in itertools.accumulate(sizes_of(batch, count)[:-1]) if sent < count]
@@ -204,84 +205,85 @@ class Check(NamedTuple):
     kind: str  # ``function`` (on the minions of the stage), ``runner`` (on the master) or ``approve`` (by a person)
     fun: str = ""
     arg: Sequence[Any] = ()  # those of a runner function are as they were written
-    kwargs: Mapping[str, Any] = MappingProxyType({})
+    kwargs: Mapping[str, Any] | None = None  # None: ``arg`` is as it was written
 
 
 def parse_check(value: Any) -> Check:
     """
     Read ``service.status nginx``, ``runner:survey.healthy site=eu`` or ``approve``. Arguments are split and quoted as in a
-    shell, and stay as they were written. :raises ValueError: naming what is malformed, and what is accepted.
+    shell, and stay as they were written. The check of an earlier batch stays as it is. :raises ValueError:
     """
-    try:
-        words = shlex.split(value) if isinstance(value, str) else []
-    except ValueError:  # an unclosed quotation mark
-        words = []
+    if isinstance(value, Check):
+        return value
+    words = shlex.split(value if isinstance(value, str) else "")  # an unclosed quotation mark is a ValueError
     if words == [APPROVE]:
         return Check(APPROVE)
     fun = words[0].removeprefix(RUNNER) if words else ""
     if not _FUNCTION.fullmatch(fun):
-        raise ValueError(
-            f"check is {value!r}; accepted is an execution function with arguments ('service.status nginx'), "
-            "a runner function ('runner:survey.healthy site=eu') or 'approve'"
-        )
+        raise ValueError(value)
     return Check("runner" if words[0].startswith(RUNNER) else "function", fun, words[1:])
+
+
+CHECK = Kind(
+    parse_check,
+    "an execution function with arguments ('service.status nginx'), a runner function ('runner:survey.healthy site=eu') or "
+    "'approve'",
+)
 
 
 # -- the batch --------------------------------------------------------------------------------------------------------
 
-#: Options of ``batch.start`` that a Spec keeps under their own names.
-OWN_NAMES = (
-    *("batch", "batch_wait", "max_failures", "timeout", "gather_job_timeout", "max_runtime", "start_at"),
-    *("window", "timezone", "by", "check_timeout", "presence", "offline", "ret", "approve_by"),
-)
-#: Least seconds for which freed slots are gathered into one publish.
-PUBLISH_WINDOW = 0.1
-
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """A batch as it was asked for. Times are in seconds."""
+    """
+    A batch as it was asked for. Times are in seconds.
+
+    Each ``option`` of ``batch.start`` has its default here, and the kind of what is accepted. ``batch.status`` shows it and
+    ``like`` takes it over by its name. ``listed``: a page for people names it, unless it has its default.
+    """
 
     jid: str
     fun: str
-    arg: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
     tgt: Any
     tgt_type: str
     # All that the target matched, absent ones included, in the order in which they are sent to.
     minions: tuple[str, ...]
-    batch: str
-    user: str = ""
-    ret: str = ""
-    # What is published with each sub-batch (metadata, …).
+    arg: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    batch: str = option("10%", SIZES, listed=False)
+    by: str = option("", BY)
+    max_failures: Any = option(None, BUDGET)  # as it was typed; so are ``batch``, ``by``, ``window`` and ``timezone``
+    max_runtime: float | None = option(None, kinds.SOME_SECONDS)
+    start_at: float | None = option(None, kinds.SECONDS, listed=False)  # Unix time
+    window: str = option("", kinds.WINDOW)
+    timezone: str = option("", kinds.TIMEZONE)
+    # As ``Check``; empty: nothing is checked.
+    check: Mapping[str, Any] = dataclasses.field(default_factory=dict, metadata={"kind": CHECK})
+    check_timeout: float = option(300.0, kinds.SOME_SECONDS)
+    # Users and, after a ``%``, groups that may approve; empty: who may run the job.
+    approve_by: tuple[str, ...] = option((), kinds.NAMES)
+    batch_wait: float = option(0.0, kinds.SECONDS)
+    timeout: float = option(60.0, kinds.SOME_SECONDS, listed=False)  # the default is the master's
+    gather_job_timeout: float = option(10.0, kinds.SOME_SECONDS, listed=False)  # likewise
+    presence: str = option("ping", kinds.choice("ping", "none"))
+    offline: str = option("skip", kinds.choice("skip", "fail", "queue"))
+    ret: str = option("", kinds.WORD)
+    # What is published with each sub-batch (``TRAVELLING``).
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    batch_wait: float = 0.0
-    max_failures: Any = None  # as it was typed; so are ``batch``, ``window`` and ``timezone``
-    timeout: float = 60.0
-    gather_job_timeout: float = 10.0
-    presence: str = "ping"  # or none
-    offline: str = "skip"  # or fail, queue
-    parent: str | None = None
-    # -- the same for all batches of a version
-    publish_window: float = PUBLISH_WINDOW
-    publish_retries: int = 5
-    probe_attempts: int = 3
-    # --
-    acks: bool = False
-    unsure: frozenset[str] = frozenset()  # minions left out, since it is not known whether the target matches them
-    max_runtime: float | None = None
-    start_at: float | None = None  # Unix time
-    window: str = ""
-    timezone: str = ""
-    check: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # as ``Check``; empty: nothing is checked
-    check_timeout: float = 300.0
-    by: str = ""
     groups: tuple[tuple[str, int], ...] = ()  # the name of each group and its count of minions, in order
-    # The limits of a runner function that the batch calls (``master.caller.Caller.limits``); empty for none.
-    on_behalf: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    unsure: tuple[str, ...] = ()  # minions left out, since it is not known whether the target matches them
+    parent: str | None = None
+    user: str = ""
     # The user that Salt authenticated (``users.Identity``); empty if none was kept.
     owner: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    approve_by: tuple[str, ...] = ()  # users and, after a ``%``, groups that may approve; empty: who may run the job
+    # The limits of a runner function that the batch calls (``master.caller.Caller.limits``); empty for none.
+    on_behalf: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    acks: bool = False
+    # -- the same for all batches of a version
+    publish_window: float = 0.1  # least seconds for which freed slots are gathered into one publish
+    publish_retries: int = 5
+    probe_attempts: int = 3
 
     @functools.cached_property
     def counts(self) -> tuple[int, ...]:
@@ -290,7 +292,17 @@ class Spec:
 
     @functools.cached_property
     def stages(self) -> tuple[Stage, ...]:
-        return stages_of(self.batch, self.counts)
+        """Each group goes through its sizes before the next."""
+        stages = []
+        for group, count in enumerate(self.counts):
+            *waves, last = sizes_of(self.batch, count)
+            stages += [*(Stage(group, size, wave=True) for size in waves), Stage(group, last, wave=False)]
+        return tuple(stages)
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether the checks are approvals."""
+        return self.check.get("kind") == APPROVE
 
     @property
     def grouped_by(self) -> str:
@@ -309,31 +321,25 @@ class Spec:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dict of plain values, from which ``from_dict`` makes an equal Spec."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {**values, "unsure": sorted(self.unsure)}
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Spec:
-        """Return the Spec of which ``as_dict`` made this dict. :raises KeyError, TypeError: if it is not such a dict."""
-        values = {field.name: data[field.name] for field in dataclasses.fields(cls)}
-        for name in ("arg", "minions", "approve_by"):
-            values[name] = tuple(values[name])
-        values["unsure"] = frozenset(values["unsure"])
-        values["groups"] = tuple((name, count) for name, count in values["groups"])
-        return cls(**values)
+        """
+        Return the Spec of which ``as_dict`` made this dict. What it lacks, since an earlier version has made it, has its
+        default. :raises TypeError: if it is not such a dict.
+        """
+        values = {field.name: data[field.name] for field in dataclasses.fields(cls) if field.name in data}
+        values["groups"] = map(tuple, values.get("groups", ()))
+        tuples = {field.name for field in dataclasses.fields(cls) if str(field.type).startswith("tuple")}
+        return cls(**values | {name: tuple(values[name]) for name in tuples & values.keys()})
 
 
-class Part:
-    """A part of a batch's state. Subclasses are dataclasses with slots; ``KEPT`` names the fields that its row holds."""
-
-    __slots__ = ()
-    KEPT: ClassVar[tuple[str, ...]] = ()
-
-    def values(self) -> dict[str, Any]:
-        """Return ``{name: value}`` of the kept fields, as plain values."""
-        return {name: getattr(self, name) for name in self.KEPT}
-
-    def load(self, values: Mapping[str, Any]) -> None:
-        """Set the kept fields from what ``values`` returned. :raises KeyError, TypeError:"""
-        for name in self.KEPT:
-            setattr(self, name, values[name])
+#: The options of ``batch.start`` that a Spec keeps under their names.
+OPTIONS = {field.name: field for field in dataclasses.fields(Spec) if field.metadata}
+#: Those that go into the job's load unchanged, and what reads them.
+TRAVELLING: dict[str, Kind[Any]] = {
+    **dict.fromkeys(("metadata", "executor_opts", "ret_kwargs"), kinds.MAPPING),
+    "module_executors": kinds.SEQUENCE,
+    "ret_config": kinds.WORD,
+}

@@ -1,10 +1,11 @@
 """
 Starting a batch: makes its Spec from what an operator typed, or from another batch or job (``like=JID``, ``batch.retry``).
-It reads the options, each listed once with what reads it, matches the target, and has access checked. Blocks.
+It reads the options (``spec.py``), matches the target, and has access checked. Blocks.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import functools
 import re
@@ -16,11 +17,11 @@ import salt.loader
 import salt.utils.args
 import salt.utils.jid
 
-from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.minion_data import find_groups, without_data
 from saltext.jobs.core.batch.permission import CallerRights, load_of
-from saltext.jobs.core.batch.spec import NOT_KNOWN, OWN_NAMES, WITHOUT, Check, Group, Spec, parse_by, parse_check
+from saltext.jobs.core.batch.spec import NOT_KNOWN, OPTIONS, TRAVELLING, WITHOUT, Check, Group, Spec, parse_by
+from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.batch.summary import BAD, in_numbers, latest, unmended
 from saltext.jobs.core.display.command import HIDDEN, divided, has_hidden
 from saltext.jobs.core.display.text import counted
@@ -31,35 +32,16 @@ from saltext.jobs.core.options import kinds
 from saltext.jobs.core.options.kinds import Kind
 from saltext.jobs.core.windows import find_zone, own_zone, parse_moment
 
-#: The size of a batch if none is given.
-BATCH = "10%"
 #: The states of minions that ``batch.retry`` may take, and what reads its ``which``.
 _RETRIABLE = (*(state for state in BAD if state != "queued"), "pending")
 WHICH = kinds.some_of(*_RETRIABLE, "all")
 
-#: Options that become the Spec's field of that name, and what reads them.
-_FIELDS: dict[str, Kind[Any]] = {
-    "batch_wait": kinds.SECONDS,
-    **dict.fromkeys(("timeout", "gather_job_timeout", "max_runtime", "check_timeout"), kinds.SOME_SECONDS),
-    "approve_by": kinds.NAMES,
-    "presence": kinds.choice("ping", "none"),
-    "offline": kinds.choice("skip", "fail", "queue"),
-    "ret": kinds.WORD,
-    "timezone": kinds.TIMEZONE,
-    "window": kinds.WINDOW,
-}
-#: Options that go into the job's load unchanged.
-_TRAVELLING: dict[str, Kind[Any]] = {
-    **dict.fromkeys(("metadata", "executor_opts", "ret_kwargs"), kinds.MAPPING),
-    "module_executors": kinds.SEQUENCE,
-    "ret_config": kinds.WORD,
-}
 #: A time of the day; and as what YAML reads one from 1:00, which is never meant as Unix time: 22:00 becomes 1320.
 _CLOCK, _SEXAGESIMAL = re.compile(r"[0-9]{1,2}:[0-9]{2}"), range(60, 24 * 60)
 #: The first Unix time that no calendar has: milliseconds end up there.
 _YEAR_10000 = 253402300800
-#: All options of batch.start; any other keyword goes to the function.
-OPTIONS = ("batch", "tgt_type", "max_failures", "start_at", "by", "check", "arg", "kwarg", *_FIELDS, *_TRAVELLING)
+#: The names of all options of batch.start; any other keyword goes to the function.
+NAMES = ("tgt_type", "arg", "kwarg", *OPTIONS, *TRAVELLING)
 #: Names that are refused, and the options that they must mean.
 _ALIASES = {
     **dict.fromkeys(("failhard", "fail_hard"), "max_failures=0"),
@@ -90,28 +72,16 @@ def new_batch(
     rights.require_allowed_peer()
     options, kwargs = _split(given)
     rights.permit_options(options)
+    fields = fields_of(opts, options)
+    if "check" in fields:
+        fields["check"] = check_of(opts, rights, fields["check"])
     fun = kinds.function(fun)
     arg = (*args, *kinds.SEQUENCE.given("arg", options.get("arg")))
     if has_hidden(arg, kwargs):
         raise Refused(f"An argument is {HIDDEN}, which stands for a secret that is not shown: type its value")
     tgt, tgt_type = kinds.target(tgt, options.get("tgt_type", "glob"))
-    kinds.accepted(without_data, opts, tgt, tgt_type, ())  # refuses a target by data that the master does not keep
+    without_data(opts, tgt, tgt_type, ())  # refuses a target by data that the master does not keep
     permit = functools.partial(rights.permit, load_of(fun, arg, kwargs))
-    matched = tuple(matching(opts, tgt, tgt_type, permit))
-    check = check_of(opts, rights, options)
-    if check.get("kind") == "function":
-        rights.permit(load_of(check["fun"], check["arg"], check["kwargs"]), matched)
-    rights.permit_groups(options.get("by"), matched)
-    fields = fields_of(opts, options)
-    rights.require_approvers(check, fields.get("approve_by", ()))
-    unsure = kinds.accepted(without_data, opts, tgt, tgt_type, matched)
-    matched = tuple(minion for minion in matched if minion not in unsure)
-    if not matched:
-        raise Refused(
-            f"The master has no grains and pillar of {counted(len(unsure), 'minion')} that the target {tgt!r} may match; "
-            "salt '*' saltutil.refresh_pillar brings them"
-        )
-    groups = _groups_of(opts, options.get("by"), matched)
     spec = Spec(
         parent=parent,
         jid=str(salt.utils.jid.gen_jid(opts)),
@@ -120,21 +90,32 @@ def new_batch(
         kwargs=kwargs,
         tgt=tgt,
         tgt_type=tgt_type,
-        batch=str(options.get("batch", BATCH)),
-        minions=tuple(minion for group in groups for minion in group.minions) if groups else matched,
-        groups=tuple((group.name, len(group.minions)) for group in groups),
-        by=str(options.get("by", "")).strip(),
+        minions=tuple(matching(opts, tgt, tgt_type, permit)),
         user=who.name,
         owner=who.owner(),
         on_behalf=who.limits(),
-        check=check,
-        max_failures=options.get("max_failures"),
-        unsure=unsure,
-        options=_read(_TRAVELLING, options),
+        options=_read(TRAVELLING, options),
         **fields,
     )
-    stages, _ = kinds.accepted(lambda: (spec.stages, spec.budgets))  # refuses sizes and budgets that are malformed
-    if check and parent is None and len(stages) == 1:
+    if spec.check.get("kind") == "function":
+        rights.permit(load_of(spec.check["fun"], spec.check["arg"], spec.check["kwargs"]), spec.minions)
+    rights.permit_groups(spec)
+    rights.require_approvers(spec)
+    unsure = without_data(opts, tgt, tgt_type, spec.minions)
+    minions = tuple(minion for minion in spec.minions if minion not in unsure)
+    if not minions:
+        raise Refused(
+            f"The master has no grains and pillar of {counted(len(unsure), 'minion')} that the target {tgt!r} may match; "
+            "salt '*' saltutil.refresh_pillar brings them"
+        )
+    groups = _groups_of(opts, spec.by, minions)
+    spec = dataclasses.replace(
+        spec,
+        minions=tuple(minion for group in groups for minion in group.minions) or minions,
+        groups=tuple((group.name, len(group.minions)) for group in groups),
+        unsure=tuple(sorted(unsure)),
+    )
+    if spec.check and parent is None and len(spec.stages) == 1:
         found = ", and its minions are one group" if groups else ""
         raise Refused(
             f"this batch has one stage{found}, and a check needs several; give it a ramp, such as batch=1,100%, or several "
@@ -156,10 +137,10 @@ def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
     :raises Refused: for a name so close to one of ours that it must be a typo; in ``kwarg`` any name is accepted.
     """
-    options = {name: value for name, value in given.items() if name in OPTIONS and value is not None}
-    kwargs = {name: value for name, value in given.items() if name not in OPTIONS}
+    options = {name: value for name, value in given.items() if name in NAMES and value is not None}
+    kwargs = {name: value for name, value in given.items() if name not in NAMES}
     for name, value in kwargs.items():
-        meant = _ALIASES.get(name) or kinds.slip_of(name, ("tgt", "fun", "like", *OPTIONS))
+        meant = _ALIASES.get(name) or kinds.slip_of(name, ("tgt", "fun", "like", *NAMES))
         if meant:
             raise Refused(
                 f"There is no option {name}; did you mean {meant}? If {name} is meant for the function, give it as"
@@ -170,13 +151,13 @@ def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def fields_of(opts: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a Spec that options become. :raises Refused: if malformed, or if the start has passed."""
-    found = _read(_FIELDS, {**{name: opts[name] for name in ("timeout", "gather_job_timeout")}, **options})
-    zone = find_zone(found["timezone"]) if found.get("timezone") else None
-    if found.get("window") and zone is None:  # another master, in another time zone, may go on with the batch
-        found["timezone"] = own_zone()
+    zone = kinds.TIMEZONE.given("timezone", options.get("timezone", ""))
+    given = {**{name: opts[name] for name in ("timeout", "gather_job_timeout")}, **options}
+    if options.get("window") and not zone:  # another master, in another time zone, may go on with the batch
+        given["timezone"] = own_zone()
     if "start_at" in options:
-        found["start_at"] = _start_at(options["start_at"], zone)
-    return found
+        given["start_at"] = _start_at(options["start_at"], find_zone(zone) if zone else None)
+    return _read({name: field.metadata["kind"] for name, field in OPTIONS.items()}, given)
 
 
 def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:
@@ -203,9 +184,9 @@ def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:
     return moment
 
 
-def _groups_of(opts: Mapping[str, Any], by: Any, minions: tuple[str, ...]) -> tuple[Group, ...]:
+def _groups_of(opts: Mapping[str, Any], by: str, minions: tuple[str, ...]) -> tuple[Group, ...]:
     """Return the groups of minions; none of a batch without groups. :raises Refused:"""
-    groups = () if by is None else kinds.accepted(find_groups, opts, by, minions)
+    groups = find_groups(opts, by, minions) if by else ()
     if not groups or parse_by(by).kind == "nodegroups":  # their names are no secret
         return groups
     # A batch's events show them to every user of salt-api, whatever their rights. So numbers replace values of minions.
@@ -215,27 +196,22 @@ def _groups_of(opts: Mapping[str, Any], by: Any, minions: tuple[str, ...]) -> tu
     )
 
 
-def check_of(opts: Mapping[str, Any], rights: CallerRights, options: Mapping[str, Any]) -> dict[str, Any]:
+def check_of(opts: Mapping[str, Any], rights: CallerRights, check: Check) -> dict[str, Any]:
     """
-    Return the check between stages; empty for none. The right to a function on the minions must be checked elsewhere.
+    Return the check between stages, as a Spec has it. The right to a function on the minions must be checked elsewhere.
 
-    :raises Refused: if it is malformed, or a runner function that the caller may not call or this master does not have.
+    :raises Refused: if it is a runner function that the caller may not call or this master does not have.
     """
-    if "check" not in options:
-        return {}
-    check = options["check"]
-    if not isinstance(check, Check):  # else it is that of an earlier batch
-        check = kinds.accepted(parse_check, check)
-        if check.kind == "function":
-            arg, kwargs = salt.utils.args.parse_input(check.arg, condition=False)
-            check = check._replace(arg=arg, kwargs=kwargs)
+    if check.kind == "function" and check.kwargs is None:
+        arg, kwargs = salt.utils.args.parse_input(check.arg, condition=False)
+        check = check._replace(arg=arg, kwargs=kwargs)
     if check.kind == "runner":
         rights.permit_runner(check.fun, check.arg)
         runners = salt.loader.runner(dict(opts))
         if check.fun not in runners:
             why = runners.missing_fun_string(check.fun)
             raise Refused(f"check is runner:{check.fun}, and this master has no such runner function: {why}")
-    return {**check._asdict(), "arg": list(check.arg), "kwargs": dict(check.kwargs)}
+    return {**check._asdict(), "arg": list(check.arg), "kwargs": dict(check.kwargs or {})}
 
 
 # -- like another batch or job -----------------------------------------------------------------------------------------
@@ -246,7 +222,7 @@ Before: TypeAlias = tuple[Any, str, Mapping[str, Any]]
 
 
 def of_batch(spec: Spec) -> Before:
-    told = {name: getattr(spec, name) for name in OWN_NAMES if getattr(spec, name) not in (None, "", ())}
+    told = {name: getattr(spec, name) for name in OPTIONS if getattr(spec, name) not in (None, "", (), {})}
     told.pop("start_at", None)  # it holds for one batch only
     if spec.check:
         told["check"] = Check(**spec.check)

@@ -16,15 +16,17 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.facts import Effect
 from saltext.jobs.core.batch.member import Member, Outcome
-from saltext.jobs.core.batch.pace import Pace, Pause, PausedBy, Rights, Schedule
-from saltext.jobs.core.batch.spec import Part, Spec
+from saltext.jobs.core.batch.pace import Pace, Part, Pause, PausedBy, Rights, Schedule
 from saltext.jobs.core.delivery.known import AT_ANY_TIME, Step
 from saltext.jobs.core.display.text import counted
+
+if TYPE_CHECKING:
+    from saltext.jobs.core.batch.spec import Spec
 
 #: Seconds for which overdue minions are gathered, for one look-up and one question.
 CHECK_WINDOW = 1.0
@@ -32,8 +34,6 @@ CHECK_WINDOW = 1.0
 FIRST_PINGED, MOST_PINGED = 20, 500
 #: The parts of a batch that keep something in its row.
 PARTS = ("pace", "pending", "schedule", "rights")
-
-S = TypeVar("S", bound="BatchState")
 
 
 class Flights(dict[str, Member]):
@@ -176,7 +176,7 @@ class Pending(Part):
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
-class BatchState(Part):
+class Batch(Part):
     """Built from a Spec and the Unix time at which it was asked for."""
 
     KEPT = (
@@ -191,7 +191,7 @@ class BatchState(Part):
     closed: bool = False
     halted: str | None = None  # why nothing more is published
     paused: Pause | None = None  # until an operator resumes it
-    announced: PausedBy | None = None  # the announced pause that ends by itself
+    announced: bool = False  # it is announced that it waits for its window or its start
     killing: bool = False
     stopped_by: str = ""
     stepped_at: float = 0.0  # when the last fact became known; 0 before the first one
@@ -223,14 +223,13 @@ class BatchState(Part):
         return {**self.values(), **{name: getattr(self, name).values() for name in PARTS}}
 
     @classmethod
-    def of_rows(cls: type[S], spec: Spec, row: Mapping[str, Any], members: Mapping[str, Any]) -> S:
+    def of_rows(cls, spec: Spec, row: Mapping[str, Any], members: Mapping[str, Any]) -> Batch:
         """Return the batch of rows. :raises ValueError, KeyError, TypeError: if they are not rows of a batch."""
         batch = cls(spec, row["created"])
         batch.load(row)
         if batch.paused is not None:
             by, detail = batch.paused
             batch.paused = Pause(PausedBy(by), str(detail))
-        batch.announced = None if batch.announced is None else PausedBy(batch.announced)
         for name in PARTS:
             getattr(batch, name).load(row[name])
         batch.pending.open_to(batch.pace.group)
@@ -261,7 +260,7 @@ class BatchState(Part):
         """Return why nothing is published although minions are pending; None if nothing holds the batch."""
         if self.paused or self.halted or self.finished or not self.pending:
             return self.paused
-        if self.pace.by_hand and self.pace.checking is not None:
+        if self.spec.by_hand and self.pace.checking is not None:
             return Pause(PausedBy.APPROVAL)
         if self.schedule.bounded and not self.schedule.open:
             return self.schedule.pause()
@@ -400,7 +399,7 @@ class BatchState(Part):
         """Send to no minion until an operator resumes the batch."""
         if self.halted:
             return []
-        self.paused, self.announced = Pause(by, detail), None
+        self.paused, self.announced = Pause(by, detail), False
         return [facts.Announce("paused", self.paused.payload())]
 
     def _receives(self, minion: str) -> None:

@@ -14,9 +14,9 @@ import salt.payload
 import salt.utils.jid
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.batch.summary import DRIVER, summary
 from saltext.jobs.core.disk import files
 from saltext.jobs.core.disk.lease import Lease

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.batch.facts import Announce
-from saltext.jobs.core.batch.machine import Batch
-from saltext.jobs.core.batch.member import KILLS, Member, Outcome
+from saltext.jobs.core.batch.member import KILLS, Outcome, why_lost
 from saltext.jobs.core.batch.pace import HELD, SCHEDULED, PausedBy
-from saltext.jobs.core.batch.spec import APPROVE, OWN_NAMES, RUNNER, Spec, gates_of, sizes_of
-from saltext.jobs.core.delivery.known import Said
+from saltext.jobs.core.batch.spec import APPROVE, OPTIONS, RUNNER, Spec, gates_of, sizes_of
+from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.display.command import HIDDEN, named, shown, words_of
 from saltext.jobs.core.display.text import counted, local, span
 from saltext.jobs.core.reasons import Reasons, text_of
@@ -72,7 +71,7 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "opens_at": batch.schedule.opens if pause and pause.by in SCHEDULED else None,
         "blocked_reason": batch.waits_for_room() or None,
         "check": pace.checking is not None,
-        "approve": pace.checking if pace.by_hand else None,
+        "approve": pace.checking if spec.by_hand else None,
         "survivors": sorted(minion for minion, member in batch.flights.items() if member.kills >= KILLS),
         "publishes": pace.publishes,
         "publish_failures": pace.publish_failures,
@@ -90,7 +89,7 @@ def _asked(spec: Spec, is_seen: bool = True) -> dict[str, Any]:
         "tgt_type": spec.tgt_type,
         "total": len(spec.minions),
         "sizes": spec.sizes,
-        "unsure": sorted(spec.unsure),
+        "unsure": list(spec.unsure),
         "options": options_of(spec, is_seen),
     }
 
@@ -102,9 +101,9 @@ def options_of(spec: Spec, is_seen: bool = True) -> dict[str, Any]:
     if is_seen:
         words, more = words_of(spec.check.get("arg") or (), spec.check.get("kwargs") or {}), shown(spec.options)
         check = check and " ".join((check, *words))
-    kept = {name: None if getattr(spec, name) == "" else getattr(spec, name) for name in OWN_NAMES}
-    own = {"by": spec.grouped_by or None, "check": check, "approve_by": list(spec.approve_by) or None}
-    return {**kept, **own, **more}
+    values = {name: getattr(spec, name) for name in OPTIONS} | {"by": spec.grouped_by, "check": check}
+    kept = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return {**{name: None if value in ("", []) else value for name, value in kept.items()}, **more}
 
 
 def preview(spec: Spec, limit: int | None, ttl: float) -> dict[str, Any]:
@@ -141,7 +140,7 @@ def in_a_sentence(spec: Spec, ttl: float) -> str:
         f"{counted(total, 'minion')}: {groups}{pace}",
         f"begins at {local(spec.start_at, None)}" if spec.start_at else "",
         f"sends only within {spec.window}" if spec.window else "",
-        f"{'waits for an approval' if check_of(spec) == APPROVE else 'is checked'} between them" if spec.check else "",
+        f"{'waits for an approval' if spec.by_hand else 'is checked'} between them" if spec.check else "",
         stops,
         f"absent ones {absent[spec.offline]}",
     ]
@@ -191,26 +190,11 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
             if member.ended is Outcome.FAILED and member.retcode is None:
                 known[minion]["why"] = "was away, and did not get the job: offline=fail"
             elif member.ended is Outcome.LOST:
-                known[minion].update({"begun": True} if member.has_begun else {}, why=_why_lost(member))
+                known[minion].update({"begun": True} if member.has_begun else {}, why=why_lost(member))
     if batch.spec.groups:
         for minion, record in known.items():
             record["group"] = batch.spec.groups[batch.pending.group_of(minion)][0]
     return {minion: known[minion] for minion in sorted(known)}
-
-
-def _why_lost(member: Member) -> str:
-    """Return what is known of a job that was given up on a minion: that decides whether it may run again."""
-    began = "began it" if member.has_begun else "may have begun it"
-    if member.said is Said.INTERRUPTED:
-        return "its own record says that it began the job, and was interrupted"
-    if member.unanswered or not member.idle:
-        return f"{began}, and was silent at {local(member.since, None)[:16]}: ask whether it runs it now"
-    if member.restarted:
-        # A minion that has only connected anew, to a master that was away, looks as one that has restarted.
-        return f"{began}, and has connected anew since: interrupted if it was restarted, else its return was lost"
-    if member.has_begun:
-        return "began it, and it has ended there: its return was lost, unless its process was killed"
-    return "may have run it: it does not run it now, and has no return"
 
 
 # -- in words ---------------------------------------------------------------------------------------------------------

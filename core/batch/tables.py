@@ -12,19 +12,13 @@ from typing import Any
 from saltext.jobs.core.batch import summary
 from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.pace import HELD
+from saltext.jobs.core.batch.spec import OPTIONS
 from saltext.jobs.core.display.page import FUNCTION, JID, ROWS, TARGET, Column, Page, Row, Table, ended, reasons
 from saltext.jobs.core.display.text import ago, counted, joined, local, seconds_of, some, span
 from saltext.jobs.core.reasons import id_and_function, states_of, text_of
 
 #: Most lines of names for a state that needs attention, and for any other state.
 _MANY_LINES, _FEW_LINES = 6, 2
-#: Options of a batch that are shown, unless they have these values.
-_OPTIONS = {
-    **dict.fromkeys(("by", "max_failures", "max_runtime", "window", "timezone", "check", "approve_by")),
-    "batch_wait": 0.0,
-    "presence": "ping",
-    "offline": "skip",
-}
 #: What is said of lost minions, and of those that were handed over.
 _LOST = "they may have run it; batch.minions says what is known of each, and batch.retry which=lost runs it again"
 _OWED = "owed by job_retry, which delivers the job when they are back; batch.retry leaves them out"
@@ -145,7 +139,8 @@ def _is_ours(batch: Row) -> bool:
 
 
 def _given(options: Mapping[str, Any]) -> str:
-    given = {name: options.get(name) for name, usual in _OPTIONS.items() if options.get(name) not in (None, usual)}
+    listed = {name: field.default for name, field in OPTIONS.items() if field.metadata.get("listed", True)}
+    given = {name: options.get(name) for name, usual in listed.items() if options.get(name) not in (None, usual)}
     return ", ".join(f"{name}={joined(value)}" for name, value in given.items())
 
 

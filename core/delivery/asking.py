@@ -22,12 +22,8 @@ log = lines.logger(__name__)
 _quiet = lines.Quiet(log)
 
 #: What minions are asked. Those with the executor ``job_once`` add their record of the job to the second answer.
-_RUNS, _KEPT, _RUNNING, _MATCHES = (
-    "saltutil.find_job",
-    "saltutil.find_cached_job",
-    "saltutil.running",
-    "match.compound",
-)
+_RUNS, _KEPT = "saltutil.find_job", "saltutil.find_cached_job"
+_RUNNING, _MATCHES = "saltutil.running", "match.compound"
 
 
 class About(NamedTuple):

@@ -27,9 +27,9 @@ class Hidden(str):
         return "'…'"
 
 
-def option(default: Any, kind: Kind[Any], about: str) -> Any:
-    """Declare an option. :param about: what it means, in Markdown."""
-    return dataclasses.field(default=default, metadata={"kind": kind, "about": about})
+def option(default: Any, kind: Kind[Any], about: str = "", **more: Any) -> Any:
+    """Declare an option. :param about: what it means, in Markdown. :param more: what else is said of it there."""
+    return dataclasses.field(default=default, metadata={"kind": kind, "about": about, **more})
 
 
 def read_settings(kind: type[S], section: str, *sources: Any) -> S:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from saltext.jobs.core.errors import Refused, SettingsError
+from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.ids import is_plain, jid_at
 from saltext.jobs.core.windows import find_zone, parse_moment, parse_windows
 
@@ -250,14 +250,6 @@ def function(value: Any) -> str:
 
 
 # -- refusals -----------------------------------------------------------------------------------------------------------
-
-
-def accepted(read: Callable[..., Found], *values: Any) -> Found:
-    """Return ``read(*values)``. Its ValueError or SettingsError, which names the value, becomes the refusal."""
-    try:
-        return read(*values)
-    except (ValueError, SettingsError) as exc:
-        raise Refused(str(exc)) from None
 
 
 def slip_of(name: str, known: Iterable[str]) -> str | None:

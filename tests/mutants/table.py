@@ -110,8 +110,8 @@ _TABLE = (
     (
         "a kill misses the minions whose publish is under way",
         "core/batch/machine.py",
-        "if self.killing:",
-        "if self.killing and self.publishing:",
+        "if batch.killing:",
+        "if batch.killing and batch.publishing:",
         "tests/unit/batch/test_shell_control.py::test_a_kill_reaches_minions_whose_publish_was_under_way",
     ),
     (
@@ -159,8 +159,8 @@ _TABLE = (
     (
         "an approval is for any stage",
         "core/batch/machine.py",
-        "batch.pace.by_hand and batch.pace.checking == fact.stage",
-        "batch.pace.by_hand",
+        "batch.spec.by_hand and batch.pace.checking == fact.stage",
+        "batch.spec.by_hand",
         "tests/unit/batch/test_shell_control.py::test_an_approval_is_for_the_stage_that_it_names",
     ),
     (

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from docs import generated, kept, logged, options, tables
-from saltext.jobs.core.batch.starting import OPTIONS
+from saltext.jobs.core.batch.starting import NAMES
 from saltext.jobs.core.loader import module_dirs
 from saltext.jobs.core.options import read_settings
 
@@ -129,7 +129,7 @@ def test_the_help_of_batch_start_describes_every_option_and_no_other():
     code = ast.parse(page("runners/batch.py")).body
     (start,) = (node for node in code if isinstance(node, ast.FunctionDef) and node.name == "start")
     told = re.findall(r":param (?:\w+ )?(\w+):", ast.get_docstring(start) or "")
-    assert sorted(told) == sorted([*OPTIONS, "tgt", "fun", "args", "like", "preview"])
+    assert sorted(told) == sorted([*NAMES, "tgt", "fun", "args", "like", "preview"])
 
 
 @pytest.mark.parametrize("runner", ["batch", "job_cache", "job_recorder", "job_retry"])

@@ -8,9 +8,9 @@ import os
 
 import pytest
 
-from saltext.jobs.core.batch.machine import Batch
 from saltext.jobs.core.batch.permission import CallerRights
 from saltext.jobs.core.batch.starting import next_batch
+from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.master.caller import Caller
 from saltext.jobs.core.users import MASTER, PASSWORD, PEER_RUN, SUDO, TOKEN, Identity

@@ -86,7 +86,7 @@ def test_a_time_that_is_malformed_is_refused(options, word):
 
 
 def check(opts, who, typed):
-    return check_of(opts, CallerRights(opts, who), {"check": typed})
+    return check_of(opts, CallerRights(opts, who), fields_of(opts, {"check": typed})["check"])
 
 
 @pytest.fixture

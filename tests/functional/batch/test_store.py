@@ -68,6 +68,14 @@ def test_rows_that_hold_no_batch_are_an_error(store, opts, damage):
         store.read(JID)
 
 
+def test_what_an_earlier_version_has_not_written_of_a_batch_has_its_default(store, opts):
+    bench = Bench("ab", "2")
+    bench.keep(store)
+    known = {name: value for name, value in bench.spec.as_dict().items() if name not in ("batch_wait", "approve_by")}
+    change_batch(opts, JID, spec=salt.payload.dumps(known))
+    assert store.read(JID).spec == bench.spec
+
+
 def test_a_batch_that_cannot_be_read_at_this_moment_does_not_count_as_damaged(opts, store):
     Bench("ab", "2").keep(store)
     site_of(opts).database.close()

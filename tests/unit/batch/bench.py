@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from saltext.jobs.core.batch import facts
-from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.machine import step
 from saltext.jobs.core.batch.spec import Spec
+from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.batch.store import change_of
 
 BEGIN = 1_000_000.0
@@ -40,7 +41,7 @@ class Bench:
 
     def tell(self, fact) -> None:
         """Tell the batch a fact."""
-        self.batch.step(fact, self.now)
+        step(self.batch, fact, self.now)
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""

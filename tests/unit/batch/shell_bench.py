@@ -7,7 +7,6 @@ import dataclasses
 from saltext.jobs.core.batch.catalog import add_late_returns
 from saltext.jobs.core.batch.live import Ports
 from saltext.jobs.core.batch.shell import INTERVAL, BatchShell
-from saltext.jobs.core.batch.spec import PUBLISH_WINDOW
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.feeder import Feeder
@@ -400,7 +399,7 @@ class ShellBench:
     def begin(self, minions=None, batch="2", **more):
         """Start a batch; returns its summary."""
         names = sorted(self.master.minions) if minions is None else minions
-        options = {"fun": "state.apply", "publish_window": PUBLISH_WINDOW, **more}
+        options = {"fun": "state.apply", "publish_window": 0.1, **more}
         reply = self.ask("start", spec=spec(names, batch, **options).as_dict())
         assert self.run(1.0, lambda: reply in self.inbox.replies)
         return self.inbox.replies[reply][1]

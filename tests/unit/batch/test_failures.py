@@ -6,7 +6,7 @@ import collections
 import datetime
 
 from saltext.jobs.core.batch import summary, tables
-from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.batch.summary import failures
 from saltext.jobs.core.display.page import Page
 from saltext.jobs.core.display.text import width_of

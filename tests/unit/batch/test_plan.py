@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.batch.spec import (
+    BUDGET,
+    BY,
+    CHECK,
     NOT_KNOWN,
+    SIZES,
     WITHOUT,
     By,
     Group,
@@ -16,10 +20,10 @@ from saltext.jobs.core.batch.spec import (
     labels_of,
     not_passed,
     parse_by,
-    parse_check,
     sizes_of,
-    stages_of,
 )
+from saltext.jobs.core.errors import Refused
+from tests.unit.batch.bench import spec
 
 # -- what a batch is grouped by ----------------------------------------------------------------------------------------
 
@@ -43,13 +47,13 @@ def test_the_option_by_is_read(text, by):
     "value",
     [
         *("rack", "grains", "grains:", "grains:[a]", "grain:rack", "mine:rack", "grains:rack:[a", "nodegroups:canary"),
-        *("nodegroups:[]", "nodegroups:[a,,b]", "nodegroups:[a,a]", "", None, 7, ["grains:rack"]),
+        *("nodegroups:[]", "nodegroups:[a,,b]", "nodegroups:[a,a]", "", 7, ["grains:rack"]),
     ],
 )
 def test_an_invalid_by_is_refused_with_what_is_accepted(value):
-    with pytest.raises(ValueError, match="accepted") as caught:
-        parse_by(value)
-    assert f"by is {value!r}" in str(caught.value)
+    with pytest.raises(Refused, match="accepted") as caught:
+        BY.given("by", value)
+    assert repr(value) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -94,12 +98,12 @@ def test_a_minion_of_several_groups_is_in_the_first_of_them():
 
 
 @pytest.mark.parametrize(
-    "value", ["", "ping", "runner:", "runner:ping", "approve now", "test.ping '", "a b.c", None, True, 7]
+    "value", ["", "ping", "runner:", "runner:ping", "approve now", "test.ping '", "a b.c", True, 7]
 )
 def test_an_invalid_check_is_refused_with_what_is_accepted(value):
-    with pytest.raises(ValueError, match="accepted") as caught:
-        parse_check(value)
-    assert f"check is {value!r}" in str(caught.value)
+    with pytest.raises(Refused, match="accepted") as caught:
+        CHECK.given("check", value)
+    assert repr(value) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -160,10 +164,10 @@ def test_a_size_is_a_count_a_percentage_or_a_ramp(batch, total, sizes):
     assert sizes_of(batch, total) == sizes
 
 
-@pytest.mark.parametrize("batch", ["", "0", 0, -1, "-1", "0%", "101%", "ten", "1,", ",1", "5%%", 1.5, True, None, [1]])
+@pytest.mark.parametrize("batch", ["", "0", 0, -1, "-1", "0%", "101%", "ten", "1,", ",1", "5%%", 1.5, True, [1]])
 def test_a_malformed_size_is_named(batch):
-    with pytest.raises(ValueError, match="batch is") as caught:
-        sizes_of(batch, 50)
+    with pytest.raises(Refused, match="batch is") as caught:
+        SIZES.given("batch", batch)
     assert repr(batch) in str(caught.value)
 
 
@@ -176,11 +180,11 @@ def test_a_budget_is_a_count_or_a_percentage(given, allowed):
 
 @pytest.mark.parametrize("given", ["", "x", -1, "101%", True, "1.5"])
 def test_a_malformed_budget_is_named(given):
-    with pytest.raises(ValueError, match="max_failures is"):
-        budgets_of(given, (50,))
+    with pytest.raises(Refused, match="max_failures is"):
+        BUDGET.given("max_failures", given)
 
 
 def test_sizes_and_a_budget_in_per_cent_are_of_each_group_and_a_budget_that_is_a_count_is_of_all():
     stages = [Stage(0, 1, wave=True), Stage(0, 2, wave=False), Stage(1, 1, wave=True), Stage(1, 1, wave=False)]
-    assert stages_of("1,50%", (4, 1)) == tuple(stages)
-    assert (budgets_of("25%", (4, 1)), budgets_of(3, (4, 1))) == ((1.0, 0.25), (3.0,))
+    grouped = spec("abcde", "1,50%", groups=(("x", 4), ("y", 1)), max_failures="25%")
+    assert (grouped.stages, grouped.budgets, budgets_of(3, (4, 1))) == (tuple(stages), (1.0, 0.25), (3.0,))

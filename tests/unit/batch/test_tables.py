@@ -8,7 +8,7 @@ import re
 import pytest
 
 from saltext.jobs.core.batch import summary, tables
-from saltext.jobs.core.batch.machine import Batch
+from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.display.page import Page
 from saltext.jobs.core.display.text import width_of
 from tests.unit.batch.bench import spec

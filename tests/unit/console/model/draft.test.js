@@ -15,8 +15,8 @@ test("a batch with missing data fills what it can", () => {
   assert.deepEqual(draftOf({ fun: "test.ping", tgt: "*", batch_size: 2 }), { tgt: "*", tgt_type: "glob", fun: "test.ping", batch: "2" });
 });
 
-test("only the parts of a kept draft that fit the form are used", () => {
-  assert.deepEqual(kept({ tgt: "*", fun: 5, other: "x", arg: null }), { tgt: "*" });
+test("only the texts of a kept draft are used", () => {
+  assert.deepEqual(kept({ tgt: "*", fun: 5, by: "", arg: null }), { tgt: "*" });
   for (const nothing of [null, 5, "x", undefined]) assert.deepEqual(kept(nothing), {});
 });
 
