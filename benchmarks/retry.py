@@ -37,11 +37,11 @@ from saltext.jobs.core.master.bus import Stream
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry import facts
-from saltext.jobs.core.retry.effects import ports_of
 from saltext.jobs.core.retry.entry import Entry, Job, Key, Kind
 from saltext.jobs.core.retry.shell import RetryShell
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of
+from saltext.jobs.engines.job_retry import ports_of
 
 #: The fleet's process is forked, and inherits what this one has made.
 FORK = multiprocessing.get_context("fork")
@@ -212,7 +212,7 @@ class Stage:
         self.publisher = Publisher(self.to_fleet)
         self.bus = Bus(self.loop, self.opts)
         cache = JobCache(self.opts)
-        ports = ports_of(self.opts, self.loop, cache, self.bus, self.publisher, None, clock=self.clock)
+        ports = ports_of(self.opts, self.loop, None, cache, self.bus, self.publisher, clock=self.clock)
         self.shell = kind(self.opts, self.settings, ports)
         return self.shell
 
@@ -323,7 +323,7 @@ def missing(minions):
     """A job is published, and none of its minions is there."""
     stage = Stage(minions)
     stage.opts["gather_job_timeout"] = 1
-    shell = stage.build()
+    shell, written = stage.build(), []
     jid = "20260516101112131415"
     load = {"jid": jid, "fun": "state.apply", "arg": ["web"], "tgt": "*", "tgt_type": "glob", "user": "root"}
     JobCache(stage.opts).keep_load(jid, load, stage.minions)
@@ -331,7 +331,9 @@ def missing(minions):
     stage.go_on(lambda: shell.restored, 30)
     spent = cpu()
     shell.step(facts.Published(jid, time.time() - 100, tuple(stage.minions)))
-    stage.go_on(lambda: shell.machine.total == minions and shell.writer.idle, 120)
+    stage.go_on(lambda: shell.machine.total == minions, 120)
+    shell.writer.when_durable(lambda: written.append(True))
+    stage.go_on(lambda: written, 120)
     spent = cpu() - spent
     stored = sum(1 for _ in RetryStore(site_of(stage.opts)).entries())
     report(f"queueing {minions} missing minions of one job, CPU s", round(spent, 2), stored=stored)

@@ -33,6 +33,10 @@ class SiteAway(OSError, JobsError):
     """The storage that the masters of a site share cannot be reached now, or cannot be used."""
 
 
+class AnotherDatabase(SiteAway):
+    """The database is another one than before, as after a damaged one was set aside. Nothing was written into it."""
+
+
 class RowRefused(SiteAway):
     """The server is there, and will never take this row."""
 

@@ -96,11 +96,18 @@ class Live:
 class Turns(Writer[Live, list[Change]]):
     """Writes what has changed of batches, and then calls ``perform`` with the effects of each."""
 
-    def __init__(self, ports: Ports, perform: Callable[[Ports, Live, Sequence[facts.Effect]], None]) -> None:
+    def __init__(
+        self, ports: Ports, lives: Mapping[str, Live], perform: Callable[[Ports, Live, Sequence[facts.Effect]], None]
+    ) -> None:
         def changes_of(changed: Iterable[Live]) -> list[Change]:
             return [change_of(live.batch) for live in changed]
 
-        super().__init__(ports.loop, ports.disk_worker, "the batches", changes_of, ports.store.write)
+        def everything() -> Iterable[Live]:
+            for live in lives.values():
+                live.batch.touched.update(live.batch.members)
+            return lives.values()
+
+        super().__init__(ports.loop, ports.disk_worker, "the batches", ports.store, changes_of, everything)
         self._ports, self._perform = ports, perform
         self._in_progress: dict[Live, None] = {}  # since progress was announced
 

@@ -51,7 +51,7 @@ class BatchShell:
         self._proof = Proof(
             ports.loop, ports.clock, ports.log(self.functions_of, lambda: self._proof.wake()), ports.questions, self
         )
-        self._turns = Turns(ports, effects.perform)
+        self._turns = Turns(ports, self.live, effects.perform)
         self.service = ports.service
         self._quiet = lines.Quiet(log)
         self._timer: Any = None  # of the next maintenance, or of the next try to begin
@@ -240,7 +240,8 @@ class BatchShell:
         for live in list(self.live.values()):
             self._attempt(f"batch {live.jid}", live.heed_clock)
             self._attempt(f"the job of batch {live.jid}", self._ports.store.keep_job, live.jid)
-        self._attempt("the database of the batches", self._look_at_store)
+        if self.live:
+            self._turns.put(())  # the database may be another one than before
         self._attempt("old batches", self._forget_old)
 
     def _attempt(self, what: str, function: Callable[..., object], *args: Any) -> bool:
@@ -257,7 +258,6 @@ class BatchShell:
     def _adopt_all(self) -> None:
         """Take in the batches that are on the disk: all, or none if one cannot be read now."""
         found, store = [], self._ports.store
-        store.is_another()
         for jid in store.jids(Kind.OPEN):
             try:
                 found.append(store.read(jid))
@@ -267,15 +267,6 @@ class BatchShell:
         for batch in found:
             if batch is not None:
                 self._take_in(batch)
-
-    def _look_at_store(self) -> None:
-        """If another database is there than before (a damaged one was replaced), write all batches into it."""
-        if not self._ports.store.is_another():
-            return
-        log.error("The batches have another database than before; what the engine knows is written into it")
-        for live in self.live.values():
-            live.batch.touched.update(live.batch.members)
-            self._turns.took(live, ())
 
     def _forget_old(self) -> None:
         now = self._ports.wall()

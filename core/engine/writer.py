@@ -12,6 +12,8 @@ from typing import Any, Generic, TypeVar
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.engine.loop import Worker
+from saltext.jobs.core.errors import AnotherDatabase
+from saltext.jobs.core.ledger.requests import EngineStore
 
 log = lines.logger(__name__)
 
@@ -27,8 +29,8 @@ _PAUSE, _LONGEST_PAUSE = 1.0, 5.0
 class Writer(Generic[K, C]):
     """
     All methods are called on the thread of ``loop``. ``what``: what is written, in words for the log. ``changes_of`` returns
-    the present content of what was put. ``write`` is called in ``worker`` with these changes, whether they must survive a
-    power cut, and the answers to requests; it stores all of it or nothing.
+    the present content of what was put, or of all that the engine knows, which ``everything`` returns: another database than
+    before gets all of it. ``store`` is used in ``worker``.
     """
 
     def __init__(
@@ -36,10 +38,12 @@ class Writer(Generic[K, C]):
         loop: Any,
         worker: Worker,
         what: str,
+        store: EngineStore,
         changes_of: Callable[[Iterable[K]], C],
-        write: Callable[[C, bool, Mapping[str, bytes]], None],
+        everything: Callable[[], Iterable[K]],
     ) -> None:
-        self._loop, self._worker, self._what, self._changes_of, self._store = loop, worker, what, changes_of, write
+        self._loop, self._worker, self._what, self._store = loop, worker, what, store
+        self._changes_of, self._everything = changes_of, everything
         self._changed, self._answers = dict[K, None](), dict[str, bytes]()
         self._calls = list[Callable[[], object]]()  # that wait for a write
         self._timer: Any = None  # ends the gathering of changes for which nothing waits
@@ -69,10 +73,6 @@ class Writer(Generic[K, C]):
         done = compat.Future()
         self.when_durable(lambda: done.set_result(None))
         await done
-
-    @property
-    def idle(self) -> bool:
-        return self._timer is None and not self._is_busy
 
     def close(self) -> None:
         """Write nothing more, and call nobody back."""
@@ -107,7 +107,10 @@ class Writer(Generic[K, C]):
         pause = _PAUSE
         while not self._is_over:
             try:
-                await self._worker.call(self._store, changes, is_urgent, answers)
+                await self._worker.call(self._store.write, changes, is_urgent, answers)
+            except AnotherDatabase:
+                log.error("The database of %s is another one; what the engine knows is written into it", self._what)
+                changes = self._changes_of(self._everything())
             except Exception as exc:
                 if not self._is_failing:
                     told = None if isinstance(exc, OSError) else exc

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from saltext.jobs.core.disk.lease import Lease
-from saltext.jobs.core.errors import SiteAway, StateError
-from saltext.jobs.core.ledger.requests import Requests
-from saltext.jobs.core.ledger.tables import BATCHES, PARTS, Tables
+from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.ledger.requests import EngineStore, Requests
+from saltext.jobs.core.ledger.tables import BATCHES, PARTS
 
 
 class Kind(int, enum.Enum):
@@ -35,8 +34,6 @@ class Change(NamedTuple):
     asks: Mapping[tuple[str, str], bytes] = MappingProxyType({})  # requests made with it: bodies, by engine and id
 
 
-#: The engine whose requests are answered here.
-_ENGINE = "batch_manager"
 #: For what a spec is sealed.
 _SPEC = "spec"
 _UPDATE = f"UPDATE {BATCHES} SET kind = ?, body = ?, at = {{now}} WHERE jid = ?"
@@ -50,42 +47,23 @@ _SET_ASIDE = f"UPDATE {BATCHES} SET kind = {Kind.ASIDE.value}, at = {{now}} WHER
 _OLD = f"SELECT jid FROM {BATCHES} WHERE kind = ? AND at < ?"
 
 
-class Batches:
+class Batches(EngineStore):
     """
-    Methods block, and raise OSError when the database cannot be used now. ``lease``: None for one that only reads.
-
-    ``database``: the name of the one that has the rows, if it is known. Nothing is written into another one, since that
-    would have a part of a batch only: minions without a row count as not sent to.
+    Methods block, and raise OSError when the database cannot be used now. A batch is written as a whole at first: minions
+    without a row count as not sent to.
     """
 
-    def __init__(self, tables: Tables, lease: Lease | None = None) -> None:
-        self._tables, self._lease, self.database = tables, lease, ""
+    engine = "batch_manager"
 
-    def is_another(self) -> bool:
-        """Tell whether the database is another one than at the last call. From now on it is the one to write into."""
-        before, self.database = self.database, self._tables.name()
-        return before not in ("", self.database)
-
-    def write(
-        self, changes: Iterable[Change], durable: bool = True, answers: Mapping[str, bytes] = MappingProxyType({})
-    ) -> None:
-        """Store changes, and answers to requests by their ids, as a whole. ``durable``: they must survive a power cut."""
+    def _put(self, changes: Iterable[Change]) -> None:
         tables = self._tables
-
-        def work() -> None:
-            if self.database and self.database != tables.name():
-                raise SiteAway(f"{tables.place} is another database than before")
-            for jid, kind, spec, body, parts, asks in changes:
-                if tables.changed(_UPDATE, (kind.value, tables.seal.put(body, BATCHES.table, jid), jid)) < 1:
-                    its_spec = tables.seal.put(spec(), BATCHES.table, jid, _SPEC)
-                    BATCHES.add(tables, {(jid,): (kind.value, its_spec, body)})
-                PARTS.write(tables, {(jid, minion): (part,) for minion, part in parts.items()})
-                for (engine, request_id), ask in asks.items():
-                    Requests(tables, engine).add(request_id, ask)
-            for request_id, reply in answers.items():
-                Requests(tables, _ENGINE).answer(request_id, reply)
-
-        tables.together(work, self._lease, durable)
+        for jid, kind, spec, body, parts, asks in changes:
+            if tables.changed(_UPDATE, (kind.value, tables.seal.put(body, BATCHES.table, jid), jid)) < 1:
+                its_spec = tables.seal.put(spec(), BATCHES.table, jid, _SPEC)
+                BATCHES.add(tables, {(jid,): (kind.value, its_spec, body)})
+            PARTS.write(tables, {(jid, minion): (part,) for minion, part in parts.items()})
+            for (engine, request_id), ask in asks.items():
+                Requests(tables, engine).add(request_id, ask)
 
     def rows(self, jid: str) -> tuple[bytes, bytes, dict[str, bytes]] | None:
         """

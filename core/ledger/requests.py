@@ -1,5 +1,6 @@
 """
-The requests of runners to the engines, a row each: what is asked for, and in its place the answer.
+The requests of runners to the engines, a row each: what is asked for, and in its place the answer. And how an engine writes
+an answer together with what else it has learned.
 
 A runner may withdraw a request until the engine takes it; from then on the engine owes an answer, even after a crash.
 All methods raise OSError when the database cannot be used now.
@@ -7,9 +8,12 @@ All methods raise OSError when the database cannot be used now.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from saltext.jobs.core.disk.lease import Lease
+from saltext.jobs.core.errors import AnotherDatabase
 from saltext.jobs.core.ledger.tables import REQUESTS, Tables
 
 #: The states of a request, in this order.
@@ -82,3 +86,35 @@ class Requests:
             return self._tables.changed(query, (self._engine, request_id)) > 0
 
         return work() if self._lease is None else self._tables.together(work, self._lease)
+
+
+class EngineStore:
+    """
+    What the engine called ``engine`` keeps. ``lease``: by which this process leads; None for one that only reads. Nothing
+    is written into another database than before, which would then have a part of it.
+    """
+
+    engine: str
+
+    def __init__(self, tables: Tables, lease: Lease | None = None) -> None:
+        self._tables, self._lease, self._database = tables, lease, tables.name() if lease else ""
+
+    def write(self, changes: Any, durable: bool = True, answers: Mapping[str, bytes] = MappingProxyType({})) -> None:
+        """
+        Store changes, and answers to requests by their ids, as a whole. ``durable``: they must survive a power cut. :raises
+        AnotherDatabase: then the next call writes into that one.
+        """
+
+        def work() -> None:
+            before, self._database = self._database, self._tables.name()
+            if before not in ("", self._database):
+                raise AnotherDatabase(f"{self._tables.place} is another database than before")
+            self._put(changes)
+            for request_id, reply in answers.items():
+                Requests(self._tables, self.engine).answer(request_id, reply)
+
+        self._tables.together(work, self._lease, durable)
+
+    def _put(self, changes: Any) -> None:
+        """Store changes, in this thread's transaction."""
+        raise NotImplementedError

@@ -12,7 +12,7 @@ import collections
 import contextlib
 import gc
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import salt.utils.job
@@ -85,7 +85,7 @@ class RetryShell:
         # Claimed starts of jobs that are not known yet: the log tells of a publish a moment after the bus.
         self._early: list[tuple[str, str]] = []
         self._cache_worker, self._store_worker = ports.cache_worker, ports.disk_worker
-        self.writer = Writer(loop, self._store_worker, "the retry queue", self._changes, ports.store.write)
+        self.writer = Writer(loop, self._store_worker, "the retry queue", ports.store, self._changes, self._everything)
         self._alarm = Alarm(loop, ports.clock, lambda: self.step(facts.Tick()))
         found, now = ports.store.cursor(), ports.clock.now()
         #: The cursor as last written, or about to be. The first one is now: no job from before is owed.
@@ -97,7 +97,6 @@ class RetryShell:
         self._effects = Effects(ports, self.machine, self.writer, opts, self._learn)
         self.service = ports.service
         self._turn, self._quiet = compat.Lock(), Quiet(log)  # the turn of the request that is carried out
-        self._stored_in = ""  # the name of the database
         self._keep_jobs = float(salt.utils.job.get_keep_jobs_seconds(opts) or 0)
 
     def start(self) -> None:
@@ -120,7 +119,6 @@ class RetryShell:
 
     async def _begin(self) -> None:
         """Take up what the store holds, then what was published since the cursor, then requests."""
-        self._stored_in = await self._at_last(self._store_worker, self._ports.store.name)
         if self._cursor.position is None:  # if the engine ended now, the next start would count as the first
             self._cursor = self._cursor._replace(position=self._proof.position)
             await self._at_last(self._store_worker, self._ports.store.write, {CURSOR: self._cursor.as_record()})
@@ -272,6 +270,12 @@ class RetryShell:
         await self._proof.read_on()
         self.step(fact)
 
+    def _everything(self) -> Iterator[Key]:
+        yield PAUSED
+        for kind, jids in ((Kind.JOB, self.machine.jobs), (Kind.WATCHED, self.machine.watched)):
+            yield from (Key(kind, jid) for jid in jids)
+        yield from (Key(Kind.ENTRY, entry.jid, entry.minion) for entry in self.machine.entries())
+
     def _changes(self, keys: Iterable[Key]) -> Changes:
         return {key: self._record_of(key) for key in (*keys, CURSOR)}
 
@@ -318,22 +322,7 @@ class RetryShell:
     def _maintain(self) -> None:
         self._loop.call_later(self.maintenance, self._maintain)
         self.step(facts.Tick())  # the clock may have been set
-        self.writer.put(())  # the cursor has moved on
-        self._loop.spawn_callback(self._look_at_store)
-
-    async def _look_at_store(self) -> None:
-        """If another database is there than before (a damaged one was replaced), store all that is known."""
-        try:
-            name = await self._store_worker.call(self._ports.store.name)
-        except OSError as exc:
-            log.debug("The store cannot be looked at: %s", exc)
-            return
-        if name != self._stored_in:
-            log.error("The retry queue has another database than before; what the engine knows is written into it")
-            self._stored_in = name
-            self.writer.put((PAUSED, *(Key(Kind.ENTRY, entry.jid, entry.minion) for entry in self.machine.entries())))
-            self.writer.put(Key(Kind.JOB, jid) for jid in self.machine.jobs)
-            self.writer.put(Key(Kind.WATCHED, jid) for jid in self.machine.watched)
+        self.writer.put(())  # the cursor has moved on; and the database may be another one than before
 
     async def _forget(self) -> None:
         """Remove old records of delivered jobs, now and every hour."""

@@ -28,14 +28,13 @@ from typing import Any, NamedTuple, TypeVar
 import salt.payload
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger import queue, stored
 from saltext.jobs.core.ledger.log import Position
-from saltext.jobs.core.ledger.requests import Requests
-from saltext.jobs.core.ledger.tables import QUEUE, Tables
+from saltext.jobs.core.ledger.requests import EngineStore
+from saltext.jobs.core.ledger.tables import QUEUE
 from saltext.jobs.core.retry.entry import ENDED, Entry, Job, Key, Kind, State, Watched
 from saltext.jobs.core.retry.reader import job_of
 from saltext.jobs.core.site import site_of
@@ -64,29 +63,17 @@ class Cursor(NamedTuple):
         return cls(float(record["at"]), position, float(record["search"]))
 
 
-class RetryStore:
-    """Methods block, and raise OSError when the database cannot be used now. ``lease``: None for a runner, which reads."""
+class RetryStore(EngineStore):
+    """Methods block, and raise OSError when the database cannot be used now."""
 
-    def __init__(self, tables: Tables, lease: Lease | None = None) -> None:
-        self._tables, self._lease, self._requests = tables, lease, Requests(tables, JOB_RETRY)
+    engine = JOB_RETRY
 
-    def name(self) -> str:
-        """Return the name of the database; another one has none of this queue's records."""
-        return self._tables.name()
-
-    def write(self, changes: Changes, durable: bool = True, answers: Mapping[str, bytes] | None = None) -> None:
-        """Store changes and answers to requests in one transaction. ``durable``: they must then survive a power cut."""
+    def _put(self, changes: Changes) -> None:
         rows = {
             (int(kind), *its): None if record is None else (_packed(record),)
             for (kind, *its), record in changes.items()
         }
-
-        def work() -> None:
-            QUEUE.write(self._tables, rows)
-            for request_id, reply in (answers or {}).items():
-                self._requests.answer(request_id, reply)
-
-        self._tables.together(work, self._lease, durable)
+        QUEUE.write(self._tables, rows)
 
     def is_paused(self) -> bool:
         return any(self._each(Kind.PAUSED, "pause", dict))
@@ -126,7 +113,7 @@ class RetryStore:
         """Remove the records of jobs that were published before that Unix time, and of entries that ended before it."""
         old = itertools.chain.from_iterable(queue.parts(self._tables, Kind.DONE, until=jid_at(before)))
         if gone := [Key(Kind.DONE, row.jid, row.minion) for row in old if _ended_at(row.body) < before]:
-            self.write(dict.fromkeys(gone))
+            self._tables.together(lambda: self._put(dict.fromkeys(gone)), self._lease)
 
     def watched(self, now: float) -> dict[str, Watched]:
         """Return what is known of jobs besides their entries, by jid, without unusable records."""

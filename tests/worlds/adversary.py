@@ -478,9 +478,10 @@ class Adversary(Misfortunes, World):
         self.run(2000)
         self.run(5 * 3600, self._is_over)
         # A job that its minion drops is sent again every hour, and may be on its way now.
-        self.run(
-            60, lambda: self.shell.writer.idle and not any(e.state is State.CLAIMED for e in self.machine.entries())
-        )
+        self.run(60, lambda: not any(entry.state is State.CLAIMED for entry in self.machine.entries()))
+        written = []
+        self.shell.writer.when_durable(lambda: written.append(True))
+        self.run(60, lambda: written)
 
     def calm(self):
         """End all trouble."""

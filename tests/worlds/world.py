@@ -309,8 +309,8 @@ class Store(RetryStore):
         super().__init__(MemoryTables(world.disk, JOB_RETRY), world.lease)
         self._world = world
 
-    def write(self, changes, durable=True, answers=None):
-        super().write(changes, durable, answers)
+    def write(self, changes, *more):
+        super().write(changes, *more)
         for key, record in changes.items():
             if key.kind is Kind.ENTRY and record is not None:
                 self._world.has_stored(key.minion, key.jid, record)
