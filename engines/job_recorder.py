@@ -21,7 +21,7 @@ Its options are under ``job_recorder:`` and ``job_notices:`` in the master's con
 ``docs/notices.md`` describe them. The ``job_recorder`` runner shows what it does.
 
 This file only wires: policy is in ``core/recorder/pipeline.py`` and ``core/recorder/notices.py``, input and output in
-``core/recorder/consumer.py`` and ``core/recorder/watch.py``.
+``core/recorder/consumer.py`` and ``core/recorder/shell.py``.
 """
 
 from __future__ import annotations
@@ -47,11 +47,9 @@ from saltext.jobs.core.options.engines import RecorderSettings, ReturnerChoice
 from saltext.jobs.core.recorder.consumer import Consumer, outbox_of
 from saltext.jobs.core.recorder.notices import GivenUp, Reported, Seen, plain
 from saltext.jobs.core.recorder.pipeline import Pipeline
-from saltext.jobs.core.recorder.recipients import Send, ToPeople, ToReturner
+from saltext.jobs.core.recorder.recipients import Send, ToPeople, ToReturner, Webhook
 from saltext.jobs.core.recorder.returner import NOTICES, ReturnerModule, notices_of, settings_of
-from saltext.jobs.core.recorder.shell import RecorderShell
-from saltext.jobs.core.recorder.watch import Look, Watch, known_of
-from saltext.jobs.core.recorder.webhook import Webhook
+from saltext.jobs.core.recorder.shell import Look, RecorderShell, Watch, known_of
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of

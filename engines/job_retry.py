@@ -20,16 +20,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from saltext.jobs.core import lines
+from saltext.jobs.core.boot import since_boot
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
+from saltext.jobs.core.engine.loop import Clock, Worker
 from saltext.jobs.core.engine.names import JOB_RETRY
+from saltext.jobs.core.engine.proof import Returns
+from saltext.jobs.core.engine.requests import Service
+from saltext.jobs.core.ledger.log import Reader
 from saltext.jobs.core.master.bus import Bus
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
+from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.doctor import doubts_about, settings_of
-from saltext.jobs.core.retry.effects import Ports, ports_of
+from saltext.jobs.core.retry.effects import Ports
+from saltext.jobs.core.retry.reader import JobReader
 from saltext.jobs.core.retry.shell import RetryShell
+from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
 
@@ -64,7 +73,36 @@ def start(**options: Any) -> None:
 
 def _ports(loop: Any, lease: Lease) -> Ports:
     bus, publisher = Bus(__opts__, loop, JOB_RETRY), Publisher(__opts__, loop, JOB_RETRY, lease)
-    return ports_of(__opts__, loop, JobCache(__opts__), bus, publisher, lease)
+    return ports_of(__opts__, loop, lease, JobCache(__opts__), bus, publisher)
+
+
+def ports_of(
+    opts: Mapping[str, Any],
+    loop: Any,
+    lease: Lease | None,
+    cache: JobCache,
+    bus: Bus,
+    publisher: Publisher,
+    **others: Any,
+) -> Ports:
+    """Return ports with real threads. ``others``: clock and acks, if they are not those of this machine and release."""
+    site = site_of(opts)
+    returns = Returns(site, cache)
+    return Ports(
+        loop=loop,
+        bus=bus,
+        publisher=publisher,
+        questions=Questions(loop, publisher),
+        cache=cache,
+        returns=returns,
+        reader=JobReader(opts, returns),
+        store=RetryStore(site, lease),
+        cache_worker=Worker(loop),
+        disk_worker=Worker(loop),
+        service=Service(opts, JOB_RETRY, loop, lease),
+        log=lambda position: Reader(site, position),
+        **{"clock": Clock(steady=since_boot), **others},
+    )
 
 
 def _settings(switch: Any, options: Mapping[str, Any]) -> RetrySettings:

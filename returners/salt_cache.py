@@ -1,5 +1,5 @@
 """
-Master job cache over :py:class:`salt.cache.Cache`, on Salt 3006, 3007 and 3008.
+Master job cache over :py:class:`salt.cache.Cache`.
 
 Set ``master_job_cache: salt_cache`` and every job goes to the storage that ``cache:`` names: localfs (the
 default), sqlite, redis, mysql, etcd, consul, or mmap_cache on Salt 3008. The layout is that of Salt 3008's own
@@ -25,13 +25,13 @@ from saltext.jobs.core.banks import ENDTIMES, LOADS
 
 # The options of the calling loader. All loaders of a process share the globals that they write into this module.
 from saltext.jobs.core.compat import loader_opts as __opts__
+from saltext.jobs.core.ids import plain
 from saltext.jobs.core.ledger.records import publish_of, return_of
 from saltext.jobs.core.master import identity, passes
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
 from saltext.jobs.core.master.secrets import without_secrets
-from saltext.jobs.core.store import listing, records, retention
+from saltext.jobs.core.store import records, retention, search
 from saltext.jobs.core.store.drivers import Outage
-from saltext.jobs.core.store.keys import plain
 from saltext.jobs.core.store.store import store_of
 
 if TYPE_CHECKING:
@@ -338,7 +338,7 @@ def get_jid(jid: Any) -> dict[str, dict[str, Any]]:
 
 def get_jids() -> dict[str, dict[str, Any]]:
     """``{jid: description}`` of every job, as ``jobs.list_jobs`` shows it."""
-    return listing.all_jobs(store_of(__opts__), with_end=bool(__opts__.get("job_cache_store_endtime")))
+    return search.all_jobs(store_of(__opts__), with_end=bool(__opts__.get("job_cache_store_endtime")))
 
 
 def get_jids_filter(count: Any, filter_find_job: bool = True) -> list[dict[str, Any]]:
@@ -348,7 +348,7 @@ def get_jids_filter(count: Any, filter_find_job: bool = True) -> list[dict[str, 
     filter_find_job
         Leave ``saltutil.find_job`` out.
     """
-    return listing.newest_jobs(store_of(__opts__), int(count), without_find_job=filter_find_job)
+    return search.newest_jobs(store_of(__opts__), int(count), without_find_job=filter_find_job)
 
 
 def get_endtime(jid: Any) -> Any:

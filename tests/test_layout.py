@@ -84,7 +84,7 @@ SHELLS = {
         "watch",
     },
     "retry": {"doctor", "effects", "reader", "shell", "store"},
-    "recorder": {"consumer", "doctor", "recipients", "returner", "shell", "watch", "webhook"},
+    "recorder": {"consumer", "doctor", "recipients", "returner", "shell"},
 }
 #: What a pure module may import from outside its wing: options that have been read, windows of time, a logger, and the like.
 VALUES = {

@@ -46,8 +46,6 @@ _REMOVED = f"UPDATE {SITE} SET removed = ? WHERE removed < ?"
 _GAP = "", "", "", None
 #: Why records may be missing that no writer missed: then a job cache in the same database has lost the same.
 AWAY, RESTARTED = "the server was away", "the machine was restarted since it was read"
-#: Why some are: the reader was slow.
-REMOVED = "it was not read for so long that older records are gone"
 
 
 class Position(NamedTuple):
@@ -66,7 +64,7 @@ class News(NamedTuple):
     gap: str  # why records may be missing, or empty
     more: bool  # more can be read at once
     position: Position | None = None  # all up to this place was read; None if that is not known
-    places: Sequence[int] = ()  # that of each record
+    lost: int = 0  # how many were removed before they were read; in PostgreSQL that some were
 
 
 def count_after(tables: Tables, place: int, most: int) -> int:
@@ -195,7 +193,7 @@ class Reader:
 
     def __init__(self, tables: Tables, position: Position | None = None) -> None:
         self._tables, self.is_far = tables, tables.is_far
-        self._gap = ""
+        self._gap, self._lost = "", 0
         self.there = False  # the log was reached
         self.position = position  # all before it has been read; until the log was reached, the given one
         with contextlib.suppress(OSError):
@@ -212,16 +210,15 @@ class Reader:
             if self.is_far:
                 self._gap = AWAY
             raise
-        gap, self._gap = self._gap, ""
+        gap, lost, self._gap, self._lost = self._gap, self._lost, "", 0
         if begins or at is None:
-            return News([], gap, True, self.position)
+            return News([], gap, True, self.position, lost)
         if any(is_gap for _, _, is_gap in found):
             gap = "a record could not be written, or this version cannot read it"
         if found:
             self.position = self.position and self.position._replace(offset=found[-1][0])
-        told = [(record, place) for place, record, _ in found if record is not None]
-        places = [place for _, place in told]
-        return News([record for record, _ in told], gap, len(found) == most, self.position, places)
+        told = [record for _, record, _ in found if record is not None]
+        return News(told, gap, len(found) == most, self.position, lost)
 
     def _begin(self) -> bool:
         """
@@ -235,7 +232,8 @@ class Reader:
         elif at.log != name:
             why = "it is another log than before"
         elif at.offset < start:
-            why = REMOVED
+            why = "it was not read for so long that older records are gone"
+            self._lost = 1 if self.is_far else start - at.offset  # places in PostgreSQL have gaps
         elif at.offset > max(int(last), start):
             why = "it is shorter than before"
         else:

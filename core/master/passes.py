@@ -18,10 +18,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from saltext.jobs.core.ids import plain
 from saltext.jobs.core.ledger.batches import Batches
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.site import site_of
-from saltext.jobs.core.store.keys import plain
 
 #: Seconds for which a pass is valid: a busy master takes a while to process it.
 VALID = 300.0

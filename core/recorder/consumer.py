@@ -22,7 +22,7 @@ from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine.loop import Worker
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.ids import jid_time
-from saltext.jobs.core.ledger.log import AWAY, REMOVED, RESTARTED, News, Position, Reader, count_after
+from saltext.jobs.core.ledger.log import AWAY, RESTARTED, News, Position, Reader, count_after
 from saltext.jobs.core.ledger.outbox import Counts, Key, Outbox, Row
 from saltext.jobs.core.ledger.records import Record
 from saltext.jobs.core.ledger.tables import Tables
@@ -229,11 +229,9 @@ class Reading:
             if self._news.gap and not (self._recipient.store.writes_together and self._news.gap in (AWAY, RESTARTED)):
                 self.gap_since = time.time()
                 self._tell(self._news.gap)
-        news, lost, is_mended = self._news, 0, self.gap_since is not None and self._recipient.knows
+        news, is_mended = self._news, self.gap_since is not None and self._recipient.knows
         if is_mended:
             self._mend()
-        if news.gap == REMOVED:
-            lost = self._removed_before(news)
         rows = [Row(_key_of(record), record.at) for record in news.records if record.listed]
         if news.position != self._place:
             self._outbox.add(rows, news.position)
@@ -241,7 +239,7 @@ class Reading:
         if self._is_sure:
             self.new.update(row.key for row in rows)
         self._is_sure = (self._is_sure or not news.more) and not is_mended
-        return lost
+        return news.lost
 
     def later(self, most: int) -> int:
         """Return how many records are still to be read, at most ``most``."""
@@ -254,13 +252,6 @@ class Reading:
             self._place = found.read().position
             self._outbox.add([], self._place)
         return found
-
-    def _removed_before(self, news: News) -> int:
-        if self._place is None or news.position is None:
-            return 0
-        first = news.places[0] if news.places else news.position.offset + 1
-        # in PostgreSQL places have gaps
-        return 1 if self._outbox.tables.is_far else first - 1 - self._place.offset
 
     def _tell(self, gap: str) -> None:
         if self._recipient.knows:

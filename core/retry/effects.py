@@ -14,31 +14,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.boot import since_boot
 from saltext.jobs.core.delivery import asking
 from saltext.jobs.core.delivery.known import Answers, Evidence
-from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.display.text import counted
-from saltext.jobs.core.engine.loop import Clock, Worker
-from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.process import EnginePorts
-from saltext.jobs.core.engine.proof import Returns
-from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.engine.writer import Writer
 from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.ledger.log import Position, Reader
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.master import events
-from saltext.jobs.core.master.bus import Bus
-from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.master.publisher import Publisher
-from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import Key
 from saltext.jobs.core.retry.machine import Retry
 from saltext.jobs.core.retry.reader import JobReader, expression_of, narrowed
 from saltext.jobs.core.retry.store import Changes, RetryStore
-from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
 
@@ -49,35 +38,6 @@ class Ports(EnginePorts):
     store: RetryStore
     log: Callable[[Position | None], Reader]  # makes a reader of the masters' logs that begins at the given place
     restart: Callable[[], object] = sys.exit  # ends the engine's process, which Salt starts anew
-
-
-def ports_of(
-    opts: Mapping[str, Any],
-    loop: Any,
-    cache: JobCache,
-    bus: Bus,
-    publisher: Publisher,
-    lease: Lease | None,
-    **others: Any,
-) -> Ports:
-    """Return ports with real threads. ``others``: clock and acks, if they are not those of this machine and release."""
-    site = site_of(opts)
-    returns = Returns(site, cache)
-    return Ports(
-        loop=loop,
-        bus=bus,
-        publisher=publisher,
-        questions=Questions(loop, publisher),
-        cache=cache,
-        returns=returns,
-        reader=JobReader(opts, returns),
-        store=RetryStore(site, lease),
-        cache_worker=Worker(loop),
-        disk_worker=Worker(loop),
-        service=Service(opts, JOB_RETRY, loop, lease),
-        log=lambda position: Reader(site, position),
-        **{"clock": Clock(steady=since_boot), **others},
-    )
 
 
 class Effects:

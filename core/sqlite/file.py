@@ -16,6 +16,7 @@ import time
 from saltext.jobs.core import lines
 from saltext.jobs.core.disk.files import give, locked, make_folder
 from saltext.jobs.core.errors import StateError, check_format
+from saltext.jobs.core.ids import jid_at
 from saltext.jobs.core.ledger.tables import FORMAT, SQLITE, statements
 
 log = lines.logger(__name__)
@@ -111,21 +112,17 @@ class DatabaseFile:
                 return
             if self._is_foreign():
                 raise StateError(f"{self.path} is no database; set sqlite_cache_path to another file")
-            target = f"{self.path}.damaged-{time.strftime('%Y%m%d%H%M%S', time.gmtime())}{time.time_ns() % 10**9:09}"
+            target = f"{self.path}.damaged-{jid_at(time.time())}"
             LEFT.append(sql := sqlite3.connect(self.path, timeout=0, isolation_level=None))
             with contextlib.suppress(sqlite3.Error):
                 sql.execute("BEGIN IMMEDIATE")  # so that nothing is committed to it while it is renamed
             try:
-                # First a second name for -wal: if this process is killed, the file has it under its old or its new name.
-                with contextlib.suppress(OSError):  # there may be none, or none can be given
-                    os.link(f"{self.path}-wal", f"{target}-wal")
                 os.rename(self.path, target)
-                for name in _COMPANIONS:
+                for end in _COMPANIONS:
                     with contextlib.suppress(FileNotFoundError):
-                        os.unlink(self.path + name)
+                        os.rename(self.path + end, target + end)
             finally:
-                with contextlib.suppress(sqlite3.Error):
-                    sql.execute("ROLLBACK")
+                roll_back(sql)
         log.critical(
             "%s is damaged (%s) and was set aside as %s; a new file is begun. Check the disk. To bring back what can be "
             "read: salt-run job_cache.recover %s",

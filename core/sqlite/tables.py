@@ -109,10 +109,8 @@ class SqliteTables(Tables):
         with contextlib.suppress(OSError, StateError):
             before = self.gaps()
             at = max(before + 1, time.time_ns())
-            for later in (0, 1, 2):  # some file systems keep only whole or even seconds
-                os.utime(self._mark, ns=(at + later * 10**9,) * 2)
-                if self.gaps() != before:
-                    return True
+            os.utime(self._mark, ns=(at, at))
+            return self.gaps() != before  # some file systems keep only whole seconds
         return False
 
     # -- who leads: a process holds a lock, and another master may go on with the same cachedir when it has ended ------

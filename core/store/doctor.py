@@ -13,7 +13,6 @@ from saltext.jobs.core.banks import LOADS, NOCACHE, PUBLISHED
 from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_files
 from saltext.jobs.core.errors import StateError
 from saltext.jobs.core.findings import Finding, advice, examined, fault
-from saltext.jobs.core.store.listing import loads
 from saltext.jobs.core.store.store import Store
 
 #: Most files of a driver that are checked.
@@ -42,7 +41,7 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
         else:
             store.contains(NOCACHE, "doctor")
             jobs = store.driver.count_loads()
-            if name == _OURS and not store.keys(PUBLISHED) and any(_was_published(load) for _, load in loads(store)):
+            if name == _OURS and not store.keys(PUBLISHED) and any(_was_published(load) for _, load in store.loads()):
                 told = "there are published jobs, but no record of a publish (jobs/published)"
                 why = "the master uses another salt_cache than this extension's, or was not restarted since"
                 found.append(fault("publishes-unrecorded", f"{told}: {why}"))

@@ -3,7 +3,7 @@ A driver of ``salt.cache`` as the job cache needs it: all is made of the six pla
 is loaded once, and a call is repeated while the driver's server is away. Every error is raised as a
 :py:exc:`salt.exceptions.SaltCacheError` that names driver, bank and key.
 
-The two drivers of this extension keep jobs in tables, and override what they find by an index (``tabled.py``).
+The two drivers of this extension keep jobs in tables, and override what they find by an index (``store.py``).
 """
 
 from __future__ import annotations

@@ -42,10 +42,9 @@ from salt.exceptions import SaltCacheError
 from saltext.jobs.core import lines
 from saltext.jobs.core.banks import LOADS, MINIONS, NOCACHE, PUBLISHED, RETURNS
 from saltext.jobs.core.functions import function_of
+from saltext.jobs.core.ids import ids_in
 from saltext.jobs.core.ledger.records import JOB_CACHE, Published, publish_of, work_of
 from saltext.jobs.core.store.drivers import ABSENT, Outage, Undecodable
-from saltext.jobs.core.store.keys import ids_in
-from saltext.jobs.core.store.listing import readable
 from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)
@@ -393,7 +392,7 @@ def some_returns(store: Store, jid: str, minions: Iterable[str]) -> Iterator[tup
 def returns_of(store: Store, jid: str) -> dict[str, dict[str, Any]]:
     """Return ``{minion: {"return": …, "retcode": …, "success": …, "out": …}}`` of the job, as far as known."""
     returns = {}
-    for minion, record in readable(store, f"{RETURNS}/{jid}"):
+    for minion, record in store.readable(f"{RETURNS}/{jid}"):
         is_whole = isinstance(record, dict) and "return" in record
         returns[store.decode(minion)] = record if is_whole else {"return": record}
     return returns

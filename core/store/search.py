@@ -3,12 +3,14 @@ Finds jobs by function, target, minion, user, time, outcome and metadata: newest
 typed becomes a ``Query`` first.
 
 The driver's index is used as far as it goes. For everything else the time in the jid is checked first, and then the load.
-A page starts where the one before it ended, even if there are new jobs. The second half of this file finds the last result
-of each minion: when the minion last ran a function, and how that ended.
+A page starts where the one before it ended, even if there are new jobs. The second part of this file finds the last result
+of each minion: when the minion last ran a function, and how that ended. The third describes jobs as Salt does: a load may
+contain anything, so one job must never hide the others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import functools
 import itertools
@@ -20,16 +22,14 @@ import salt.utils.jid
 from salt.exceptions import SaltCacheError
 
 from saltext.jobs.core import lines
-from saltext.jobs.core.banks import MINIONS, RETURNS
+from saltext.jobs.core.banks import ENDTIMES, MINIONS, RETURNS
 from saltext.jobs.core.display.command import HIDDEN, published_words, shown
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.functions import JOBS, KINDS, function_of, kind_of, retcode_of
-from saltext.jobs.core.ids import jid_at, jid_time
+from saltext.jobs.core.ids import ids_in, jid_at, jid_time
 from saltext.jobs.core.ledger.jobs import JobTally, Named, has_failed, job_marks, tally_of
 from saltext.jobs.core.options import kinds
 from saltext.jobs.core.store.drivers import LAST, Matches, Wanted
-from saltext.jobs.core.store.keys import ids_in
-from saltext.jobs.core.store.listing import describe, loads, readable
 from saltext.jobs.core.store.store import Store
 
 log = lines.logger(__name__)
@@ -126,7 +126,7 @@ def search(store: Store, query: Query, sees: Sees = lambda load: True) -> dict[s
     named = query.minion if globs is None else lambda key: globs(store.decode(key))
     while some := list(itertools.islice(found, most)):
         tallies = store.driver.tallies(some, named)
-        for key, load in loads(store, [key for key in some if key not in tallies or query.is_met_by(tallies[key])]):
+        for key, load in store.loads(key for key in some if key not in tallies or query.is_met_by(tallies[key])):
             if not query.fits(load) or (query.metadata and not sees(load)):  # else guesses would find hidden metadata
                 continue
             tally = tallies.get(key) or count_all(store, key, named)
@@ -163,7 +163,7 @@ def count_all(store: Store, key: str, named: Named | None) -> JobTally:
 
 def _listed(store: Store, key: str) -> set[str]:
     """Return the minions that a job was for; none if that cannot be read: the job must hide no other."""
-    return ids_in(dict(readable(store, MINIONS, [key])).get(key))
+    return ids_in(dict(store.readable(MINIONS, [key])).get(key))
 
 
 def _row(store: Store, key: str, load: dict[str, Any], tally: JobTally, is_seen: bool) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def last_results(
     found: dict[str, dict[str, Any]] = {minion: dict(_NOTHING) for minion in sorted(minions)}
     places, left = _found(store, query), set(found)
     while left and (some := list(itertools.islice(places, _AT_ONCE))):
-        for key, load in loads(store, [key for key in some if jid_time(store.decode(key)) is not None]):
+        for key, load in store.loads(key for key in some if jid_time(store.decode(key)) is not None):
             if not left or not query.fits(load):
                 continue
             jid, bank = store.decode(key), f"{RETURNS}/{key}"
@@ -238,3 +238,45 @@ def last_results(
             for minion in left.intersection(_listed(store, key)):
                 found[minion]["missed"] = found[minion]["missed"] or jid
     return found
+
+
+# -- jobs as ``jobs.list_jobs`` shows them -----------------------------------------------------------------------------
+
+
+def all_jobs(store: Store, with_end: bool) -> dict[str, dict[str, Any]]:
+    """Return ``{jid: description}`` of every job, with its ``EndTime`` if that is wanted and known."""
+    jobs: dict[str, dict[str, Any]] = {}
+    for key, load in store.loads():
+        jid = store.decode(key)
+        jobs[jid] = describe(salt.utils.jid.format_jid_instance, jid, load)
+    for key, end in store.readable(ENDTIMES) if with_end else ():
+        if end and store.decode(key) in jobs:
+            jobs[store.decode(key)]["EndTime"] = end
+    return jobs
+
+
+def newest_jobs(store: Store, count: int, without_find_job: bool) -> list[dict[str, Any]]:
+    """Return descriptions of the newest ``count`` jobs, the oldest of them first."""
+    found: list[dict[str, Any]] = []
+    keys = store.driver.find()
+    while len(found) < count and (some := list(itertools.islice(keys, 2 * count))):
+        for key, load in store.loads(some):
+            if without_find_job and load.get("fun") == "saltutil.find_job":
+                continue
+            found.append(describe(salt.utils.jid.format_jid_instance_ext, store.decode(key), load))
+    return found[:count][::-1]
+
+
+def describe(form: Callable[[str, Any], dict[str, Any]], jid: str, load: dict[str, Any]) -> dict[str, Any]:
+    """Return what Salt shows of a job. Not every jid of 20 characters is a time, and a load may hold anything."""
+    try:
+        return form(jid, load)
+    except Exception as exc:
+        log.debug("Job %s has no regular description: %s", jid, exc)
+        shown = {"Function": str(load.get("fun", "unknown-function")), "Arguments": [], "Target": "unknown-target"}
+        shown.update({"Target-type": "list", "User": str(load.get("user", "root")), "StartTime": "", "JID": jid})
+        with contextlib.suppress(Exception):
+            shown.update(salt.utils.jid.format_job_instance(load))
+        if form is salt.utils.jid.format_jid_instance:
+            del shown["JID"]
+        return shown

@@ -6,7 +6,7 @@ import pytest
 
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.recorder.watch import known_of
+from saltext.jobs.core.recorder.shell import known_of
 from saltext.jobs.core.site import site_of
 from tests.faults import freeze, thaw
 from tests.functional.recorder.receiver import receiving

@@ -22,7 +22,7 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.ledger.outbox import Key, Row
 from saltext.jobs.core.recorder.consumer import outbox_of
 from saltext.jobs.core.recorder.notices import Reported
-from saltext.jobs.core.recorder.watch import Watch, known_of
+from saltext.jobs.core.recorder.shell import Watch, known_of
 from saltext.jobs.core.retry.entry import Entry, State
 from saltext.jobs.core.site import site_of
 from tests.event_bus import event_bus, options

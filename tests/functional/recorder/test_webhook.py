@@ -11,7 +11,7 @@ import pytest
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.options import read_settings
 from saltext.jobs.core.options.engines import NoticesSettings
-from saltext.jobs.core.recorder.webhook import SIGNATURE, Webhook
+from saltext.jobs.core.recorder.recipients import SIGNATURE, Webhook
 from tests.waiting import stretched
 
 from .receiver import receiving

@@ -9,9 +9,9 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.loop import Clock
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.options.engines import RetrySettings
-from saltext.jobs.core.retry.effects import ports_of
 from saltext.jobs.core.retry.entry import State
 from saltext.jobs.core.retry.shell import RetryShell
+from saltext.jobs.engines.job_retry import ports_of
 from tests.database import replies_in
 from tests.functional.retry.records import JID, accept, load_of
 from tests.waiting import comes_true
@@ -65,7 +65,7 @@ class Stage:
         self.loop, self.publisher, self.cache = compat.new_loop(), Publisher(), job_cache
         self.bus, self.clock = Bus(self.loop), Clock()
         self.ports = ports_of(
-            self.opts, self.loop, job_cache, self.bus, self.publisher, None, clock=self.clock, acks=True
+            self.opts, self.loop, None, job_cache, self.bus, self.publisher, clock=self.clock, acks=True
         )
         self.shell = RetryShell(self.opts, RetrySettings(), self.ports)
 

@@ -355,7 +355,7 @@ class Contract:
 
     def test_ids_that_look_alike_stay_apart(self, job_cache):
         ids = "ABC abc é e E ß ss a?b a#b a%41 a=41 a+b a&b _x x x.tstamp x.p top to stop. ends.pp 日本 a:b 'a' $KEYS_ * ~"
-        ids = [*ids.split(), "a b", "a b ", "a\nb"]
+        ids = [*ids.split(), "a b", "a b "]
         for number, name in enumerate(ids):
             assert job_cache.returner(a_return(name, value=number)) is None, name
             job_cache.save_load(f"{name}-job" if number % 2 else name, {**LOAD, "user": name}, minions=[name])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saltext.jobs.core.store.keys import Keys, are_plain, plain
+from saltext.jobs.core.ids import Keys, are_plain, plain
 
 TEXT = st.text(st.characters(), min_size=1, max_size=120)
 DRIVERS = ["localfs", "redis", "mysql", "etcd", "consul", "somebody_s_own"]
@@ -54,7 +54,7 @@ def test_a_common_id_is_its_own_key_on_every_driver(driver, jid):
     assert Keys(driver).key(jid) == jid
 
 
-@pytest.mark.parametrize("value", ["", ".", "..", "a/b", "/", "a\\b", "a\0b", "x" * 256, "é" * 128, "\ud800", b"\xff"])
+@pytest.mark.parametrize("value", ["", ".", "..", "a/b", "/", "a\\b", "a\0b", "a\nb", "x" * 256, "é" * 128, "\ud800", b"\xff"])
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_an_id_that_is_no_plain_path_component_has_no_key(driver, value):
     assert Keys(driver).key(value) is None
@@ -80,7 +80,7 @@ def test_ids_that_are_taken_together_are_each_plain(values):
         assert values and all(plain(value) == value for value in values)
 
 
-@pytest.mark.parametrize("odd", ["", ".", "..", "a/b", "a\\b", "a\0b", "é", 7, None, b"web1", "x" * 256])
+@pytest.mark.parametrize("odd", ["", ".", "..", "a/b", "a\\b", "a\0b", "a\nb", "é", 7, None, b"web1", "x" * 256])
 def test_with_one_unusual_id_among_many_all_are_checked_one_by_one(odd):
     many = ["web1.example.com", "web2"]
     assert are_plain(many)
