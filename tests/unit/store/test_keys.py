@@ -54,7 +54,9 @@ def test_a_common_id_is_its_own_key_on_every_driver(driver, jid):
     assert Keys(driver).key(jid) == jid
 
 
-@pytest.mark.parametrize("value", ["", ".", "..", "a/b", "/", "a\\b", "a\0b", "a\nb", "x" * 256, "é" * 128, "\ud800", b"\xff"])
+@pytest.mark.parametrize(
+    "value", ["", ".", "..", "a/b", "/", "a\\b", "a\0b", "a\nb", "x" * 256, "é" * 128, "\ud800", b"\xff"]
+)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_an_id_that_is_no_plain_path_component_has_no_key(driver, value):
     assert Keys(driver).key(value) is None
