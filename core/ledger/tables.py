@@ -22,6 +22,7 @@ In SQLite a power cut takes the newest places together with everything else that
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pathlib
 import secrets
@@ -55,6 +56,7 @@ class Dialect(NamedTuple):
     lock: str  # locks the rows that a query finds
     made: str  # orders the rows of a kind that is ``timed`` as they were made
 
+    @functools.lru_cache(500)  # noqa: B019 - two of them, for as long as the process lives
     def of(self, query: str) -> str:
         return query.format_map(self._asdict())
 

@@ -51,6 +51,7 @@ class Disk:
         self.leases, self.leaders, self.beats = {}, {}, {}
         self.answered = lambda engine, request_id, reply: None  # called for each request that is answered
         self.stores = lambda: None  # called before and after a transaction of an engine; it may raise
+        self._found = {}  # (query, values) -> what was found since the last write: most reads find nothing new
         self._at = None  # the time of a transaction that is carried out again
         self._names = (f"database {number}" for number in itertools.count(1))
         self.boots, self.gaps, self.is_writable = "1", 0, True
@@ -60,6 +61,7 @@ class Disk:
         """Begin another database, as after the one in use was set aside."""
         name = next(self._names)
         self.live, self.kept = (Database(self._time, name) for _ in range(2))
+        self._found.clear()
         self.pending = []  # (when, statements) of the transactions that are not on the disk yet
         self._now_open = None  # the statements of the transaction that is open
 
@@ -77,7 +79,13 @@ class Disk:
         return [records.read(*row) for row in rows]
 
     def read(self, query, values=()):
-        return self.live.sql.execute(query, values).fetchall()
+        key = (query, *values)
+        found = self._found.get(key)
+        if found is None:
+            found = self.live.sql.execute(query, values).fetchall()
+            if DIALECT.now not in query:
+                self._found[key] = found
+        return found
 
     @property
     def is_open(self):
@@ -95,6 +103,7 @@ class Disk:
             self.pending.append((self.now(), done))
         except BaseException:
             self.live.sql.execute("ROLLBACK")
+            self._found.clear()
             raise
         finally:
             self._now_open = None
@@ -104,6 +113,7 @@ class Disk:
         return found
 
     def execute(self, statement, values=()):
+        self._found.clear()
         self._now_open.append((statement, tuple(values)))
         return self.live.sql.execute(statement, values)
 
@@ -127,6 +137,7 @@ class Disk:
         self._keep(count)
         self.pending = []
         self.kept.copy_to(self.live)
+        self._found.clear()
         self.boots = f"{self.boots}1"
 
     def reboot_after(self, records):

@@ -111,7 +111,7 @@ class Life:
     @property
     def sleep(self):
         """Seconds until the process goes on."""
-        return max(0.0, self._wakes_at - self.world.virtual.steady())
+        return self._wakes_at and max(0.0, self._wakes_at - self.world.virtual.steady())
 
     def call_later(self, delay, call, *args):
         timers = []
