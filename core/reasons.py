@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -139,11 +140,11 @@ def _shallow(value: Any, depth: int) -> Any:
 
 def _short(text: str, most: int) -> str:
     """Return at most ``most`` lines of a text: its beginning, and more of its end, where the cause usually is."""
-    lines = [_cut(line.rstrip()) for line in text.strip().splitlines() if line.strip()]
+    lines = [_cut(line.rstrip().expandtabs()) for line in text.splitlines() if line.strip()]
     if len(lines) > most:
         head = most // 4
         lines = [*lines[:head], _CUT, *lines[len(lines) - (most - head - 1) :]]
-    return "\n".join(lines)
+    return textwrap.dedent("\n".join(lines))
 
 
 def _cut(line: str) -> str:

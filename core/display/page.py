@@ -297,7 +297,9 @@ def reasons(groups: Sequence[Mapping[str, Any]], page: Page) -> None:
         page.names(ended(group), group["minions"], _NAMES)
         lines = str(group["text"]).split("\n")
         for line in lines[:_LINES]:
-            page.line(f"    {line.strip()}", "      ", _WRAPPED)
+            told = line.lstrip(" ")
+            indent = " " * (4 + len(line) - len(told))
+            page.line(f"{indent}{told}", f"{indent}  ", _WRAPPED)
         page.folded(len(lines), _LINES, " lines")
     if groups:
         page.gap()

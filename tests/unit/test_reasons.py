@@ -54,6 +54,7 @@ def test_the_output_of_a_command_of_a_state_is_shown():
         ({"pid": 7, "retcode": 1, "stdout": "no such host", "stderr": " "}, "no such host"),
         (["Rendering SLS 'base:web' failed: no such include", "and another"], None),
         (False, "False"),
+        ("\n  a:\n\n    b\n  c", "a:\n  b\nc"),
         ({"b": 1, "a": [None]}, '{\n "a": [\n  null\n ],\n "b": 1\n}'),
         ({1: 2, "a": 3}, '{\n "1": 2,\n "a": 3\n}'),
         *((nothing, NOTHING) for nothing in (None, "", " \n ", [])),
