@@ -61,7 +61,7 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
     Returns a list of dicts with ``minion``, ``jid``, ``fun``, ``state``, ``reason``, ``attempts`` (count), ``queued_at``
     and ``expires_at`` (Unix time in seconds, as all times here).
     While the job's window is shut, ``waits_for`` names it, and ``opens_at`` is when it opens next; otherwise both are
-    None. If ``not_before`` is set, the entry is not tried again before that time.
+    None. If ``not_before`` is set, the entry is not tried again before that time. ``paused``: whether the queue is.
 
     CLI Example:
 
@@ -77,7 +77,7 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
     from saltext.jobs.core.site import site_of
 
     minion, jid = _pair(minion, jid)
-    _tell_of_a_pause()
+    paused = _tell_of_a_pause()
     _tell_of_work_left()
     driver = requests.driver_of(__opts__, JOB_RETRY)
     if driver:
@@ -86,7 +86,7 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
     states = there if state is None else kinds.some_of(*there).given("state", state)
     waiting = _waiting()
     found = [
-        (job.published_at, _row(entry, job, waiting))
+        (job.published_at, {**_row(entry, job, waiting), "paused": paused})
         for entry, job in _store().entries(minion, jid)
         if entry.state.value in states
     ]
@@ -126,13 +126,13 @@ def show(minion: object = None, jid: object = None) -> dict[str, Any]:
         given = "".join(f" {name}={value}" for name, value in named.items() if value is not None)
         beside = f" beside{given}" if given else ""
         raise Refused(f"job_retry.show needs {missing}{beside}; salt-run job_retry.list{given} shows what is queued")
-    _tell_of_a_pause()
+    paused = _tell_of_a_pause()
     for entry, job in _store().entries(minion, jid):
         load = job.load
         sees = caller.sight(__opts__, globals().get("__user__"))(load)
         return {
             **_row(entry, job, _waiting()),
-            "paused": _is_paused(),
+            "paused": paused,
             "asked_for_by": entry.asker.name if entry.asker else None,
             "arg": shown(load.get("arg")) if sees else [HIDDEN],
             "tgt": load.get("tgt"),
@@ -420,7 +420,9 @@ def pause() -> Any:
 
         salt-run job_retry.pause
     """
-    return _ask({"do": "pause"})
+    paused = _ask({"do": "pause"})
+    runner.note(globals(), "Next: salt-run job_retry.resume (or list, stats)")
+    return paused
 
 
 @runner.verb
@@ -434,7 +436,9 @@ def resume() -> Any:
 
         salt-run job_retry.resume
     """
-    return _ask({"do": "resume"})
+    resumed = _ask({"do": "resume"})
+    runner.note(globals(), "Next: salt-run job_retry.list (or replay MINION)")
+    return resumed
 
 
 def _caller() -> caller.Caller:
@@ -489,9 +493,11 @@ def _is_paused() -> bool:
     return paused
 
 
-def _tell_of_a_pause() -> None:
-    if _is_paused():
+def _tell_of_a_pause() -> bool:
+    paused = _is_paused()
+    if paused:
         runner.note(globals(), "The queue is paused: nothing is delivered until job_retry.resume")
+    return paused
 
 
 def _tell_of_work_left() -> None:

@@ -53,8 +53,9 @@ def entries(found: Sequence[Row], page: Page) -> None:
     page.gap()
     page.table(_ENTRIES.columns, _ENTRIES.sorted(found))
     states = {entry["state"] for entry in found}
-    replay = ("replay MINION",) if not all(entry.get("waits_for") for entry in found) else ()  # it ignores windows
-    steps = ("retry", "cancel", "purge") if states.intersection(_STUCK) else (*replay, "cancel")
+    # A replay would ignore windows.
+    replay = "resume" if found[0]["paused"] else "" if all(entry["waits_for"] for entry in found) else "replay MINION"
+    steps = ("retry", "cancel", "purge") if states.intersection(_STUCK) else (replay, "cancel")
     if states <= _OVER:
         steps = ("enqueue JID", "purge")
     page.next("job_retry.show MINION JID", *steps)

@@ -46,6 +46,7 @@ def test_the_queue_is_listed_without_arguments(opts, runner):
         "waits_for": None,
         "opens_at": None,
         "not_before": None,
+        "paused": False,
     }
     assert runner["job_retry.list"](minion="b", jid=int(JID), state="pending,held") == rows[1:]
     assert runner["job_retry.list"](state="dead") == []

@@ -14,7 +14,7 @@ QUEUED, EXPIRES = 1778999700.0, 1779007200.0
 def entry(minion="web1", state="pending", **more):
     """An entry as ``job_retry.list`` returns it."""
     job = {"minion": minion, "jid": JID, "fun": "state.apply", "state": state, "reason": "the minion was away"}
-    times = {"queued_at": QUEUED, "expires_at": EXPIRES, "waits_for": None, "opens_at": None}
+    times = {"queued_at": QUEUED, "expires_at": EXPIRES, "waits_for": None, "opens_at": None, "paused": False}
     return {**job, "attempts": 1, **times, **more}
 
 
@@ -74,6 +74,7 @@ def test_only_what_can_be_done_with_an_entry_is_offered():
     assert drawn(tables.entries, [*over, entry("db2")])[-1].endswith("(or replay MINION, cancel)")
     waits = [entry(waits_for="its window Sat 02:00-05:00")]  # which a replay would ignore
     assert drawn(tables.entries, waits)[-1].endswith("(or cancel)")
+    assert drawn(tables.entries, [entry(paused=True)])[-1].endswith("(or resume, cancel)"), "it would replay nothing"
     assert drawn(tables.entry, shown(paused=True))[-1] == "Next: salt-run job_retry.resume (or cancel)"
     assert drawn(tables.entry, shown(state="cancelled"))[-1].startswith(
         f"Next: salt-run job_retry.enqueue {JID} minions=web1"
@@ -90,7 +91,7 @@ def test_an_answer_says_what_happens_with_how_many_entries():
 def shown(**more):
     """An entry as ``job_retry.show`` returns it."""
     job = {"arg": ["nginx"], "tgt": "web*", "tgt_type": "glob", "user": "root", "ret": "", "published_at": QUEUED}
-    unknown = dict.fromkeys(("asked_for_by", "metadata", "last_sent_at", "not_before", "paused"))
+    unknown = dict.fromkeys(("asked_for_by", "metadata", "last_sent_at", "not_before"))
     history = [{"at": QUEUED, "state": "pending", "reason": "missed"}]
     return {**entry(), **job, **unknown, "unreceived_tries": 0, "history": history, **more}
 
