@@ -283,10 +283,11 @@ def minions(
     start_time
         Look only at jobs that were published then or later; as ``not_since``.
 
-    Returns ``{minion: {"outcome", "at", "jid", "fun", "arguments", "retcode", "missed"}}``. ``outcome`` is succeeded,
-    failed, or unreadable if the return exists and cannot be read. ``at`` is when the job was published (Unix time).
-    ``missed`` is the jid of the newest later job that the minion has not returned. Without a return, all but ``missed`` are
-    None.
+    Returns ``{minion: {"outcome", "at", "jid", "fun", "arguments", "retcode", "missed", "missed_state"}}``. ``outcome`` is
+    succeeded, failed, or unreadable if the return exists and cannot be read. ``at`` is when the job was published (Unix
+    time). ``missed`` is the jid of the newest later job that the minion has not returned, and ``missed_state`` how the
+    minion stands if that is a batch, as in ``batch.minions``: ``pending`` if the batch did not send to it. Without a return,
+    all else is None.
 
     CLI Example:
 
@@ -308,6 +309,9 @@ def minions(
     found = last_results(store, query, wanted, _sees())
     if not any(one["jid"] for one in found.values()):
         _require_jobs_here()
+    stands = {jid: _ended(jid) for jid in {one["missed"] for one in found.values()} if jid}
+    for name, one in found.items():
+        one["missed_state"] = stands.get(one["missed"], {}).get(name, (None,))[0]
     return {name: one for name, one in found.items() if edge is None or (one["at"] or 0.0) < edge}
 
 

@@ -6,6 +6,7 @@ get that unchanged. Pure: the time is the page's.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from saltext.jobs.core.display.command import published_words
@@ -41,10 +42,11 @@ _RUNNING = Table(
     "kind",
     ("job", "batch", "replay"),
 )
+_MISSED = Column("MISSED", lambda row: " ".join(row[name] for name in ("missed", "missed_state") if row[name]), rank=1)
 _LAST = Table(
     "minion",
     "minions",
-    (MINION, Column("LAST", "last"), Column("AGE", "at", age=True), FUNCTION, JID, Column("MISSED", "missed", rank=1)),
+    (MINION, Column("LAST", "last"), Column("AGE", "at", age=True), replace(FUNCTION, rank=2), JID, _MISSED),
     "last",
     ("never", "unreadable", "failed", "succeeded"),
 )

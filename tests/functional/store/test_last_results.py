@@ -7,9 +7,11 @@ import time
 import pytest
 import salt.loader
 
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.ids import jid_at
 from tests.functional.options import options_in
+from tests.unit.batch.bench import Bench
 
 NOW = time.time()
 HOUR = 3600
@@ -56,12 +58,15 @@ def test_a_job_of_which_it_is_not_known_when_it_was_published_hides_no_other(run
         run(minion="nope*")
 
 
-def test_the_newest_return_of_each_minion_counts_and_a_newer_job_that_it_missed_is_named(run, ran):
+def test_the_newest_return_of_each_minion_counts_and_a_newer_job_that_it_missed_is_named(run, ran, opts):
     ran(9 * HOUR, web1=2, web2=2, web3=0, db1=0)
     second = ran(5 * HOUR, web1=0, web2=0)
     ran(1 * HOUR, fun="cmd.run", web1=7, db1=7)
     missed = ran(60, web1=2, web2=None)
+    assert run()["web2"]["missed_state"] is None
+    Bench(("web1", "web2"), "1", jid=missed).keep(BatchStore(opts))
     found = run()
+    assert found["web2"]["missed_state"] == "pending", "the batch has not sent to it"
     assert {name: (one["outcome"], one["retcode"]) for name, one in found.items()} == {
         "web1": ("failed", 2),
         "web2": ("succeeded", 0),
@@ -75,7 +80,9 @@ def test_the_newest_return_of_each_minion_counts_and_a_newer_job_that_it_missed_
 
 def test_a_minion_that_never_ran_it_has_no_result(run, ran):
     ran(60, web1=0)
-    assert run()["db1"] == dict.fromkeys(("jid", "at", "fun", "arguments", "outcome", "retcode", "missed"))
+    assert run()["db1"] == dict.fromkeys(
+        ("jid", "at", "fun", "arguments", "outcome", "retcode", "missed", "missed_state")
+    )
 
 
 def test_minions_that_have_not_run_it_since_can_be_asked_for(run, ran):

@@ -109,13 +109,13 @@ def test_each_running_job_is_a_line_with_the_command_that_kills_it_below():
 
 def test_the_last_results_that_need_an_operator_come_first():
     def one(outcome, at=None, **more):
-        nothing = dict.fromkeys(("jid", "fun", "arguments", "retcode", "missed"))
+        nothing = dict.fromkeys(("jid", "fun", "arguments", "retcode", "missed", "missed_state"))
         about = {"jid": JID, "fun": "state.apply", "arguments": []} if outcome else {}
         return {**nothing, **about, "outcome": outcome, "at": at, **more}
 
     found = {
         "a": one("succeeded", NOW - 60),
-        "b": one(None),
+        "b": one(None, missed=JID, missed_state="pending"),
         "c": one("failed", NOW - 60),
         "d": one("succeeded", NOW - 7200),
     }
@@ -125,4 +125,5 @@ def test_the_last_results_that_need_an_operator_come_first():
         *(["b", "never"], ["c", "failed"]),
         *(["d", "succeeded"], ["a", "succeeded"]),
     ]
+    assert lines[2].split()[-2:] == [JID, "pending"], "the batch has not sent to it"
     assert drawn(tables.minions, {}) == ["No minion matches."]
