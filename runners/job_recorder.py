@@ -10,6 +10,7 @@ See what the job_recorder engine does, and what it could not deliver: records an
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,9 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.options import kinds
 
 __virtualname__ = JOB_RECORDER
+
+#: Seconds to wait until a test notice has arrived.
+_TEST_PATIENCE = 10.0
 
 # Salt's loader brings these.
 __opts__: Mapping[str, Any]
@@ -155,10 +159,11 @@ def drop(returner: object = None, names: object = None) -> Any:
 
 
 @runner.verb
-def test_notice() -> Any:
+def test_notice() -> dict[str, str]:
     """
-    Send a notice of the kind ``test`` to all targets of notices, and return their names. ``stats`` tells whether it has
-    arrived. A target gets no second test while one still waits.
+    Send a notice of the kind ``test`` to all targets of notices, wait up to ten seconds, and return what became of it:
+    ``{target: arrived}``, or why it has not arrived. The engine then sends it again; ``stats`` tells whether it has arrived
+    since. A target gets no second test while one still waits.
 
     CLI Example:
 
@@ -167,7 +172,16 @@ def test_notice() -> Any:
         salt-run job_recorder.test_notice
     """
     _require_no_peer()
-    return _ask("test_notice", None)
+    before, end = _ask("stats", None)["returners"], time.monotonic() + _TEST_PATIENCE
+    told = dict.fromkeys(_ask("test_notice", None), "")
+    while not all(told.values()) and time.monotonic() < end:
+        time.sleep(0.5)
+        for name, now in _ask("stats", None)["returners"].items():
+            if name in told and now["delivered"] > before[name]["delivered"]:
+                told[name] = "arrived"
+            elif name in told and now["trouble"]:
+                told[name] = f"not arrived, and sent again: {now['trouble']}"
+    return {name: text or "not answered yet; job_recorder.stats tells when it is" for name, text in told.items()}
 
 
 def _change(verb: str, returner: object, names: object) -> Any:

@@ -210,9 +210,8 @@ class Reading:
         self._log: Reader | None = None  # before it is known how far the returner is
         self._place: Position | None = None  # what is before it is in the outbox, or was
         self._news: News | None = None  # what was read after it
-        self._is_sure = (
-            False  # what comes now was not delivered before: by an earlier engine, or as what the log lacked
-        )
+        # What comes now was not delivered before: by an earlier engine, or as what the log lacked.
+        self._is_sure = False
         self._quiet = Quiet(log)
         self.new = set[Key]()  # rows that the returner surely has not
         self.has_more = False  # there is more to take now

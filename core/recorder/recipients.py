@@ -111,9 +111,10 @@ class ToReturner:
     def _parcel(self, row: Row, data: Mapping[str, Any] | None) -> Parcel:
         kind, jid, minion = row.key
         job = self._job(jid)
-        if not job.is_wanted or (kind == LOAD and job.has_load):
+        is_due = not job.has_load and (kind == LOAD or not job.is_published) and self.returner.takes_loads
+        if not job.is_wanted or (kind == LOAD and not is_due):
             return ()
-        load = self._load(jid) if kind == LOAD or not (job.is_published or job.has_load) else {}
+        load = self._load(jid) if is_due else {}
         entries = [{"kind": "load", "time": row.at, "jid": jid, "data": load}] if load else []
         if kind == LOAD:
             return entries or None

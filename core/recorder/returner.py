@@ -64,12 +64,10 @@ class ReturnerModule:
 
     def store_load(self, jid: str, load: Mapping[str, Any]) -> None:
         """
-        Hand a job's load to the returner, if it takes loads; without minions, which prove to a job cache that this master
-        published the job: the recorder cannot vouch for that. Raises as ``store_return``.
+        Hand a job's load to the returner; without minions, which prove to a job cache that this master published the job:
+        the recorder cannot vouch for that. Raises as ``store_return``.
         """
-        self._modules()  # raises if there is no such returner
-        if self.has("save_load"):
-            self._call("save_load", jid, dict(load))
+        self._call("save_load", jid, dict(load))
 
     def store_many(self, records: Sequence[Mapping[str, Any]]) -> dict[int, str]:
         """
@@ -80,6 +78,11 @@ class ReturnerModule:
         :raises Exception: when none is stored, or that is unknown. Then all may be passed again, also stored ones.
         """
         return dict(self._call("store_many", list(records)))
+
+    @property
+    def takes_loads(self) -> bool:
+        """Whether it is to get loads: one that cannot be loaded now may take them later."""
+        return self.has("store_many") or self.has("save_load") or bool(self.why_absent())
 
     def has(self, function: str) -> bool:
         """Tell whether there is such a returner, and it has a function."""

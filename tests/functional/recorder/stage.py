@@ -70,6 +70,8 @@ class JobCache:
 class Returner:
     """Takes records, refuses some, or is down."""
 
+    takes_loads = True
+
     def __init__(self, can_be_asked=True):
         self.loads, self.taken = [], []
         self.is_down, self._can_be_asked = False, can_be_asked

@@ -130,6 +130,15 @@ def test_a_job_that_nobody_has_published_is_recorded_with_its_load(stage, jid):
     assert [(of, load["fun"]) for of, load in stage.returner.loads] == [(jid, "state.highstate")]
 
 
+def test_a_returner_that_takes_no_loads_is_owed_none(stage, jid):
+    stage.returner.takes_loads = False
+    stage.job_cache.publish(jid)
+    stage.job_cache.report(f"{jid}1", "state.highstate", "m1")
+    stage.job_cache.give_back(f"{jid}1", "m1", "x", fun="state.highstate")
+    stage.settle()
+    assert (stage.figures["delivered"], stage.figures["dropped"], stage.returner.loads) == (1, 0, [])
+
+
 # -- restarts, removed jobs, and a log that lacks something ------------------------------------------------------------
 
 

@@ -125,7 +125,7 @@ def test_loads_go_to_the_alternative_configuration_too(postgresql, opts):
 def test_rawfile_json_gets_a_line_for_each_return_and_has_no_place_for_loads(opts, tmp_path):
     opts["rawfile_json.filename"] = str(tmp_path / "returns")
     module = ReturnerModule(opts, "rawfile_json")
-    module.store_load(JID, a_load())
+    assert not module.takes_loads
     module.store_return(a_return("m1"))
     module.store_return(a_return("m2"))
     lines = [json.loads(line) for line in (tmp_path / "returns").read_text().splitlines()]
