@@ -40,6 +40,8 @@ __opts__: Mapping[str, Any]
 
 #: Seconds to wait for the answer to a request, which is on the disk by then.
 _STOP_PATIENCE = 30.0
+#: What to call once a request is carried out.
+_NEXT = {"pause": "resume", **dict.fromkeys(("stop", "resume", "approve"), "watch")}
 
 
 def __virtual__() -> str:
@@ -181,8 +183,9 @@ def status(jid: object) -> dict[str, Any]:
         created, last_progress, age_seconds, rate (minions per minute since the start),
         eta_seconds (an estimate; None until as many minions have returned as run at a time), paused_by (operator, publish,
         permission, approval, window, start or rights; None if it is not paused), paused_reason, opens_at (when it goes on),
-        blocked_reason (how other batches keep it from sending to more minions, or None), check (whether one is under way),
-        approve (the stage that batch.approve would approve, counted from 0, or None), success,
+        blocked_reason (what it waits for before it sends to more minions: room beside other batches, or signs of life of
+        the minions that are left; None if nothing keeps it from that), check (whether one is under way),
+        approve (the stage that batch.approve would approve, counted from 1 through all groups, or None), success,
         survivors (minions that still run the job after the last kill), unsure (as in ``batch.preview``), parent (the jid
         of the batch that it retries, or None), retries (of a batch that has ended without success: the jids of those that
         have retried it, oldest first; and unmended: on how many minions it has not succeeded even so, by state: none once
@@ -424,14 +427,15 @@ def approve(jid: object, stage: object = None) -> bool:
     .. code-block:: bash
 
         salt-run batch.approve 20260516101112131415
-        salt-run batch.approve 20260516101112131415 stage=0
+        salt-run batch.approve 20260516101112131415 stage=1
     """
     jid, rights = kinds.jid(jid), _rights()
     batch = _catalog().need(jid)
     rights.permit_approval(batch)
-    waits = batch.pace.checking if batch.spec.by_hand else None
+    waits = batch.pace.to_approve
     stage = waits if stage is None else kinds.whole().given("stage", stage)
-    return _done("approve", jid, False) if waits is None else _request("approve", rights, batch, stage=stage)
+    is_open = waits is not None and stage == waits
+    return _request("approve", rights, batch, stage=stage) if is_open else _done("approve", jid, False)
 
 
 @runner.verb
@@ -711,6 +715,7 @@ def _done(verb: str, jid: str, answer: object) -> bool:
     if not answer:
         found = _catalog().find(jid)
         raise Refused(summary.why_not(verb, found.summary, found.batch is not None and found.batch.killing))
+    runner.note(globals(), f"Next: salt-run batch.{_NEXT[verb]} {jid} (or status, minions)")
     return True
 
 

@@ -290,8 +290,8 @@ export class BatchView {
     // With the number of the stage, so that a late approval does not count for the next one.
     const { approve: stage, pending, failed } = this.batch;
     const says = [`${failed ? `The job has failed on ${many(failed, "minion")}. ` : ""}${many(pending, "minion")} of this batch may be sent the job next.`];
-    if (!(await confirm(`Approve stage ${stage + 1}?`, says, "Approve"))) return;
-    await this.app.act("batch.approve", { jid: this.jid, stage }, () => `Stage ${stage + 1} is approved.`);
+    if (!(await confirm(`Approve stage ${stage}?`, says, "Approve"))) return;
+    await this.app.act("batch.approve", { jid: this.jid, stage }, () => `Stage ${stage} is approved.`);
     await this.load();
   }
 

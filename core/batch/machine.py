@@ -46,7 +46,8 @@ def step(batch: Batch, fact: Fact, now: float) -> list[Effect] | None:
 def _advance(batch: Batch, now: float) -> list[Effect]:
     """Return the effects that the state calls for, whatever fact led to it."""
     batch.pace.warm(now)
-    batch.pace.wanted, batch.goes_on_at = 0, math.inf  # ``_go_on`` sets them again
+    # ``_go_on`` sets them again.
+    batch.pace.wanted, batch.pending.awaited_until, batch.goes_on_at = 0, 0.0, math.inf
     if batch.finished:
         return []
     overdrawn = "" if batch.halted else batch.overdrawn()
@@ -86,10 +87,15 @@ def _go_on(batch: Batch, now: float) -> list[Effect]:
     if pending.unseen and not pending.pinged:
         ping_at = max(pending.ping_at, pace.not_before)
         if now >= ping_at:
-            effects.append(facts.Ping(pending.ping(pace.size)))
+            effects.append(facts.Ping(pending.ping(pace.size, now)))
         else:
             _wait_until(batch, ping_at)
-    return effects if pending.first_ping else effects + _publish(batch, now)
+    if pending.first_ping:
+        return effects
+    effects += _publish(batch, now)
+    if pending.unseen and not (batch.flights or pending.available) and pace.checking is None:
+        pending.awaited_until = pending.given_up_by()
+    return effects
 
 
 def _wait_until(batch: Batch, at: float) -> None:
@@ -220,7 +226,7 @@ def _next_stages(batch: Batch, now: float) -> list[Effect]:
 
 def _begin_check(batch: Batch) -> list[Effect]:
     stage = batch.pace.checking = batch.pace.stage
-    announced = Announce("check", {**batch.spec.check, "stage": stage})
+    announced = Announce("check", {**batch.spec.check, "stage": stage + 1})
     if batch.spec.by_hand:
         return [announced]
     began = batch.pace.began
@@ -235,7 +241,7 @@ def _checked(batch: Batch, fact: facts.Done, _now: float) -> list[Effect] | None
     if fact.found:
         return batch.halt(f"check {batch.spec.check['fun']}: {fact.found}")
     batch.pace.pass_check()
-    return [Announce("checked", {**batch.spec.check, "stage": stage})]
+    return [Announce("checked", {**batch.spec.check, "stage": stage + 1})]
 
 
 # -- the start of an engine --------------------------------------------------------------------------------------------
@@ -279,7 +285,7 @@ def _requested(batch: Batch, fact: facts.Requested, now: float) -> list[Effect] 
     if batch.finished or batch.halted:
         return None
     if fact.verb == "approve":
-        if not (batch.spec.by_hand and batch.pace.checking == fact.stage):
+        if fact.stage != batch.pace.to_approve:
             return None
         batch.rights.doubt()
         batch.pace.pass_check()

@@ -93,6 +93,11 @@ class Pace(Part):
         # Below 0: a minion was put back, but had begun.
         return not flying and not self.cooling and (self.quota <= 0 or not available)
 
+    @property
+    def to_approve(self) -> int | None:
+        """The stage that waits for an approval, counted from 1 through all groups; None if none does."""
+        return self.checking + 1 if self.spec.by_hand and self.checking is not None else None
+
     def pass_check(self) -> None:
         self.passed, self.checking = self.checking, None
 

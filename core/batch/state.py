@@ -23,7 +23,7 @@ from saltext.jobs.core.batch.facts import Effect
 from saltext.jobs.core.batch.member import Member, Outcome
 from saltext.jobs.core.batch.pace import Pace, Part, Pause, PausedBy, Rights, Schedule
 from saltext.jobs.core.delivery.known import AT_ANY_TIME, Step
-from saltext.jobs.core.display.text import counted
+from saltext.jobs.core.display.text import counted, local
 
 if TYPE_CHECKING:
     from saltext.jobs.core.batch.spec import Spec
@@ -78,7 +78,7 @@ class Pending(Part):
     are there.
     """
 
-    KEPT = ("first_ping",)
+    KEPT = ("first_ping", "awaited_until")
 
     spec: Spec
     ready: list[int] = field(default_factory=list)  # places of minions in the target, which is group by group
@@ -87,6 +87,9 @@ class Pending(Part):
     pinged: tuple[str, ...] = ()  # the minions of the ping that is under way
     ping_at: float = 0.0  # no ping before this Unix time
     settled_at: float = 0.0  # no minion is given up before this time: the master is young, and minions still connect
+    awaited_until: float = (
+        0.0  # nothing is sent before a sign of life, or before this time; 0 if that does not hold it up
+    )
     _places: dict[object, int] = field(init=False)
     _ends: list[int] = field(init=False)  # of groups
     _turn: int = field(init=False)  # the end of the group whose turn it is; earlier groups may be sent to as well
@@ -153,9 +156,15 @@ class Pending(Part):
     def see(self, minions: Iterable[str]) -> None:
         self.put(minion for minion in minions if self.unseen.pop(minion, None) is not None)
 
-    def ping(self, size: int) -> tuple[str, ...]:
+    def given_up_by(self) -> float:
+        """Return when all that are unseen will have been given up, if pings come through, in Unix time."""
+        parts, attempts = -(-len(self.unseen) // MOST_PINGED), self.spec.probe_attempts
+        pings = parts * attempts - min(attempts - 1, *self.unseen.values())
+        return max(self.ping_at, self.settled_at) + pings * self.spec.gather_job_timeout
+
+    def ping(self, size: int, now: float) -> tuple[str, ...]:
         """Return the minions of the next ping. The first one is small: the answers of all would swamp the master."""
-        most = max(FIRST_PINGED, 2 * size) if self.first_ping else MOST_PINGED
+        most, self.ping_at = max(FIRST_PINGED, 2 * size) if self.first_ping else MOST_PINGED, now
         self.pinged = tuple(itertools.islice(self.unseen, min(most, MOST_PINGED)))
         return self.pinged
 
@@ -260,17 +269,20 @@ class Batch(Part):
         """Return why nothing is published although minions are pending; None if nothing holds the batch."""
         if self.paused or self.halted or self.finished or not self.pending:
             return self.paused
-        if self.spec.by_hand and self.pace.checking is not None:
+        if self.pace.to_approve:
             return Pause(PausedBy.APPROVAL)
         if self.schedule.bounded and not self.schedule.open:
             return self.schedule.pause()
         return Pause(PausedBy.RIGHTS, self.rights.trouble) if self.rights.trouble else None
 
-    def waits_for_room(self) -> str:
-        """Return a sentence about how other batches hold it up; empty if they do not, or if it would not send anyway."""
-        limit = self.pace.limit
-        if limit is None or self.halted or self.finished or not self.pending or self.waits_for():
+    def blocked(self) -> str:
+        """Return a sentence about what it waits for before it sends to more minions; empty if it would not send anyway."""
+        limit, until = self.pace.limit, self.pending.awaited_until
+        if self.halted or self.finished or not self.pending or self.waits_for() or (limit is None and not until):
             return ""
+        if limit is None:
+            latest = local(until + 59.0, None)[:16]
+            return f"waits for a sign of life of minions that do not answer, until {latest} at the latest"
         flying = len(self.flights)
         fly = f"{limit} of {counted(limit, 'minion')} {'is' if limit == 1 else 'are'} in flight"
         return f"waits for room: {fly} over all batches, {flying} of them of this"

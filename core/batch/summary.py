@@ -69,9 +69,9 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "paused_by": pause.by.value if pause else None,
         "paused_reason": pause.reason if pause else None,
         "opens_at": batch.schedule.opens if pause and pause.by in SCHEDULED else None,
-        "blocked_reason": batch.waits_for_room() or None,
+        "blocked_reason": batch.blocked() or None,
         "check": pace.checking is not None,
-        "approve": pace.checking if spec.by_hand else None,
+        "approve": pace.to_approve,
         "survivors": sorted(minion for minion, member in batch.flights.items() if member.kills >= KILLS),
         "publishes": pace.publishes,
         "publish_failures": pace.publish_failures,
@@ -135,14 +135,15 @@ def in_a_sentence(spec: Spec, ttl: float) -> str:
         stops = f"stops at {nth}"
     elif len(spec.budgets) > 1:
         stops = f"stops when more than {spec.max_failures} of a group have failed"
-    absent = {"queue": f"are queued for {span(ttl)}", "fail": "count as failed", "skip": "are left out"}
+    absent = {"queue": f"are queued for {span(ttl)}", "fail": "count as failed", "skip": "are left out"}[spec.offline]
+    late = " unless they are back before it ends" if spec.presence == "ping" else ""
     parts = [
         f"{counted(total, 'minion')}: {groups}{pace}",
         f"begins at {local(spec.start_at, None)}" if spec.start_at else "",
         f"sends only within {spec.window}" if spec.window else "",
         f"{'waits for an approval' if spec.by_hand else 'is checked'} between them" if spec.check else "",
         stops,
-        f"absent ones {absent[spec.offline]}",
+        f"absent ones {absent}{late}",
     ]
     return "; ".join(part for part in parts if part)
 
@@ -161,7 +162,7 @@ def _ran(numbers: Mapping[str, Any]) -> int:
 def _seconds_left(batch: Batch, numbers: Mapping[str, Any]) -> float | None:
     """Return about how many seconds a batch will still run, by the usual run time and the present size; None: not known."""
     usual, left = batch.pace.usual, numbers["active"] + (0 if batch.halted else numbers["pending"])
-    if batch.finished or batch.state == "paused" or batch.waits_for_room() or not (usual and left):
+    if batch.finished or batch.state == "paused" or batch.blocked() or not (usual and left):
         return None
     if _ran(numbers) < batch.pace.size:  # the first to return are the quickest: they tell little of the others
         return None

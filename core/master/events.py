@@ -14,8 +14,7 @@ What we announce (payloads are flat dicts with the fields that are named here; S
 ``salt/batch/<jid>/new``
     ``tgt``, ``tgt_type``, ``batch_size``
 ``salt/batch/<jid>/progress``
-    ``blocked_reason``: why other batches keep it from sending to more minions; None if they do not. ``stage`` (counted
-    from 1) and ``batch_size``, as in ``batch.status``.
+    ``blocked_reason``, ``stage`` (counted from 1) and ``batch_size``, as in ``batch.status``.
     At most one event a second for each batch, and one when the last minion of a halted batch has ended.
 ``salt/batch/<jid>/paused``
     ``reason``, ``paused_by`` (a code for the reason); ``opens_at`` if it waits for its window (Unix time, or
@@ -23,8 +22,8 @@ What we announce (payloads are flat dicts with the fields that are named here; S
 ``salt/batch/<jid>/resumed``
     ``reason`` if its window has opened or its start time has come, or ``user`` if a user has resumed it
 ``salt/batch/<jid>/check``, ``checked``
-    ``stage`` (counted from 0), ``kind`` (function, runner, approve), ``fun`` (that of the check), ``arg``, ``kwargs``
-    (values named like a secret are hidden).
+    ``stage`` (counted from 1 through all groups), ``kind`` (function, runner, approve), ``fun`` (that of the check),
+    ``arg``, ``kwargs`` (values named like a secret are hidden).
     The first says that a check between stages has begun, or that the batch waits for an approval; the second, that it was
     passed. ``user`` has approved it, if it was an approval
 ``salt/batch/<jid>/complete``, ``halted``

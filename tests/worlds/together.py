@@ -586,7 +586,7 @@ class Rollouts(Together):
     def do_approve(self):
         jid = self._batch()
         if jid and self.specs[jid].check.get("kind") == "approve":
-            self._approve(jid, self.plans.randint(0, 1))
+            self._approve(jid, self.plans.randint(1, 2))
 
     def _approve(self, jid, stage):
         def told(is_so):
@@ -610,7 +610,7 @@ class Rollouts(Together):
         super().do_resume()
         for jid, spec in self.specs.items():
             if self.is_calm and spec.check.get("kind") == "approve":
-                for stage in range(6):
+                for stage in range(1, 7):
                     self._approve(jid, stage)
 
 

@@ -429,7 +429,7 @@ def test_an_approval_is_for_the_stage_that_is_shown(page, api):
         completed=1,
         pending=9,
         state="paused",
-        approve=0,
+        approve=1,
         stage=2,
         stages=3,
         paused_by="approval",
@@ -444,7 +444,7 @@ def test_an_approval_is_for_the_stage_that_is_shown(page, api):
     page.click("Approve")
     page.click("Approve", "dialog")
     page.wait_text("Stage 1 is approved", ".messages")
-    assert approved == [{"jid": JID, "stage": 0}]
+    assert approved == [{"jid": JID, "stage": 1}]
     assert page.text(".stages [aria-current]") == "Stage 2: now"
 
 

@@ -41,7 +41,7 @@ def announced(root, **more):
         bench.reply("resume", user="bob")
         bench.run(10.0)
         if more["check"] is APPROVE:
-            bench.reply("approve", stage=0, user="bob")
+            bench.reply("approve", stage=1, user="bob")
             bench.run(1.0)
             bench.reply("stop", user="bob")
         batch = bench.end()

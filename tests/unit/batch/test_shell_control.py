@@ -134,14 +134,14 @@ def test_a_job_that_was_told_to_end_counts_as_what_it_returns(tmp_path, retcode,
 def test_an_approval_is_for_the_stage_that_it_names(tmp_path):
     with bench_of(tmp_path, *"abcd") as bench:
         bench.begin("abcd", "1,1,100%", check=APPROVE)
-        assert bench.reply("approve", stage=0) == NO, "it has not come to that"
+        assert bench.reply("approve", stage=1) == NO, "it has not come to that"
         bench.run(HOUR / 4)
-        assert (shown(bench)["paused_by"], shown(bench)["approve"]) == ("approval", 0)
-        assert [bench.reply("approve", stage=stage) for stage in (1, 0, 0)] == [NO, YES, NO]
+        assert (shown(bench)["paused_by"], shown(bench)["approve"]) == ("approval", 1)
+        assert [bench.reply("approve", stage=stage) for stage in (2, 1, 1)] == [NO, YES, NO]
         bench.restart()
         bench.run(HOUR)
         assert bench.states().keys() == set("ab")
-        assert [bench.reply("approve", stage=stage) for stage in (0, 1)] == [NO, YES]
+        assert [bench.reply("approve", stage=stage) for stage in (1, 2)] == [NO, YES]
         assert bench.end().success
 
 
@@ -173,7 +173,7 @@ def test_an_answer_counts_for_a_while_and_never_beyond_an_approval(tmp_path):
         bench.begin("abcd", "1,100%", owner=ANNA, check=APPROVE)
         bench.run(60.0)
         bench.permission.asked.clear()
-        bench.reply("approve", stage=0)
+        bench.reply("approve", stage=1)
         bench.run(5.0)
         assert asked(bench) == ["anna:bcd"]
         assert bench.end().success

@@ -6,6 +6,7 @@ import pytest
 
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import minions as minions_of
+from saltext.jobs.core.display.text import local
 from tests.unit.batch.shell_bench import JID, QUESTION, FakeMinion, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -62,6 +63,21 @@ def test_after_a_restart_of_the_master_no_minion_is_sent_to_before_it_has_connec
         bench.end()
         assert set(bench.states().values()) == {"completed"}
         assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
+
+
+@pytest.mark.parametrize("age", [60.0, 86400.0])
+def test_a_batch_that_waits_for_silent_minions_says_until_when_at_most(tmp_path, age):
+    with bench_of(tmp_path, "a", FakeMinion("b", there=False)) as bench:
+        bench.begin("ab", "1", presence="ping", offline="fail")
+        assert bench.run(60, lambda: bench.states() == {"a": "completed"})
+        bench.master_age = age
+        bench.restart()
+        bench.run(5)
+        told = BatchStore(bench.opts).read(JID).blocked()  # as a runner sees it
+        begins, _, latest = told.partition(", until ")
+        assert begins == "waits for a sign of life of minions that do not answer"
+        assert local(bench.end().finished, None)[:16] <= latest.removesuffix(" at the latest")
+        assert bench.states() == {"a": "completed", "b": "failed"}
 
 
 # -- what minions have on record ----------------------------------------------------------------------------------------

@@ -41,13 +41,13 @@ def test_a_batch_says_what_it_waits_for_until_it_gets_it(tmp_path):
         bench.begin("cd", "2", jid=B)
         bench.run(2)
         told = "waits for room: 2 of 2 minions are in flight over all batches, {} of them of this"
-        assert bench.batch(B).waits_for_room() == told.format(0)
-        assert bench.store.read(B).waits_for_room() == told.format(0), "who reads its rows is told the same"
-        assert bench.batch(A).waits_for_room() == ""
+        assert bench.batch(B).blocked() == told.format(0)
+        assert bench.store.read(B).blocked() == told.format(0), "who reads its rows is told the same"
+        assert bench.batch(A).blocked() == ""
         assert bench.batch(B).state == "running"
         bench.end(jid=A)
         assert bench.run(5, lambda: flying(bench, B) == [2])
-        assert bench.batch(B).waits_for_room() == ""
+        assert bench.batch(B).blocked() == ""
 
 
 def test_a_batch_whose_row_is_damaged_keeps_the_others_from_nothing(tmp_path):
@@ -99,7 +99,7 @@ def test_room_that_a_batch_does_not_take_after_all_goes_to_the_next_one(tmp_path
         assert bench.end(seconds=10, jid=C).success
 
 
-@pytest.mark.parametrize("request_", [{"do": "resume"}, {"do": "approve", "stage": 0}])
+@pytest.mark.parametrize("request_", [{"do": "resume"}, {"do": "approve", "stage": 1}])
 def test_a_request_that_waited_for_the_engine_lets_no_batch_send_beyond_its_new_limit(tmp_path, request_):
     with ShellBench(tmp_path, EIGHT) as bench:
         check = {"kind": "approve", "fun": "", "arg": [], "kwargs": {}} if request_["do"] == "approve" else {}

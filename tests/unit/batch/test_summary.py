@@ -90,8 +90,8 @@ def test_how_long_a_batch_takes_goes_by_the_run_time_and_the_size(tmp_path):
             "6 minions: 1 first, then 3 at a time; stops at the second failure; absent ones are queued for 24 h",
         ),
         (
-            {"batch": "6", "max_failures": "100%"},
-            "6 minions: all at once; goes on whatever fails; absent ones are left out",
+            {"batch": "6", "max_failures": "100%", "presence": "ping"},
+            "6 minions: all at once; goes on whatever fails; absent ones are left out unless they are back before it ends",
         ),
         (
             {
@@ -142,12 +142,12 @@ def test_a_preview_says_in_a_sentence_how_the_batch_would_go_on(asked, told):
         ),
         (
             "resume",
-            {"state": "paused", "paused_by": "approval", "paused_reason": "waits for approval", "approve": 0},
-            "is waiting: waits for approval; salt-run batch.approve 1 stage=0 lets it go on",
+            {"state": "paused", "paused_by": "approval", "paused_reason": "waits for approval", "approve": 1},
+            "is waiting: waits for approval; salt-run batch.approve 1 stage=1 lets it go on",
         ),
         ("stop", {"state": "halted"}, "Batch 1 is halted; there is nothing to stop"),
         ("pause", {"state": "complete", "success": True}, "Batch 1 is succeeded; there is nothing to pause"),
-        ("approve", {"state": "paused", "paused_by": "approval", "approve": 1}, "batch.approve 1 stage=1"),
+        ("approve", {"state": "paused", "paused_by": "approval", "approve": 2}, "batch.approve 1 stage=2"),
     ],
 )
 def test_a_runner_says_why_a_request_changes_nothing(verb, more, told):

@@ -19,7 +19,7 @@ def seen(state="running", jid=JID, minions=(), **more):
 
 
 HALTED = seen("halted", halted_reason="more than 2 failures", total=4, completed=1, failed=3, stopped_by="")
-WAITS = seen("paused", paused_by="approval", approve=0)
+WAITS = seen("paused", paused_by="approval", approve=1)
 STATES = {"z": "offline", "a": "completed", "b": "failed"}
 FAILED = seen("complete", success=False, total=2, completed=1, failed=1, minions=STATES)
 WELL = seen("complete", success=True, total=2, completed=2)
@@ -80,10 +80,10 @@ def test_a_batch_that_needs_no_operator_causes_no_notice(stage, batch):
 
 
 def test_an_approval_that_was_given_is_reported_and_the_next_stage_is_another(stage):
-    for batch in (WAITS, seen(), seen("paused", paused_by="approval", approve=1)):
+    for batch in (WAITS, seen(), seen("paused", paused_by="approval", approve=2)):
         stage.look(batch)
     assert stage.told == ["approval", "recovered", "approval"]
-    stage.look(seen("paused", paused_by="approval", approve=2))  # the engine was faster than the look
+    stage.look(seen("paused", paused_by="approval", approve=3))  # the engine was faster than the look
     assert stage.told[3:] == ["approval"]
 
 
@@ -114,7 +114,7 @@ def test_a_halt_is_reported_at_once_and_not_again_when_the_last_minion_has_ended
 def test_a_batch_from_before_the_first_start_causes_no_notice():
     reported = Reported("m", NOTICES, "", None)
     reported.take_batches(
-        {JID: HALTED, RETRY: seen("paused", RETRY, paused_by="approval", approve=0)}, [JID, RETRY], 1.0
+        {JID: HALTED, RETRY: seen("paused", RETRY, paused_by="approval", approve=1)}, [JID, RETRY], 1.0
     )
     assert reported.written() == []
     reported.take_batches({RETRY: seen("halted", RETRY, halted_reason="stop")}, [JID, RETRY], 2.0)
