@@ -113,9 +113,8 @@ class Catalog:
                 if minion in owed and not owed[minion][2]:
                     told[minion] = {"started": owed[minion][1]}
                 continue
-            is_owed, since, why = owed.get(
-                minion, (False, 0.0, "it did not answer, and job_retry does not owe it the job")
-            )
+            unknown = False, 0.0, "it did not answer, and job_retry does not owe it the job"
+            is_owed, since, why = owed.get(minion, unknown)
             since = since or member.since
             if not is_owed:
                 batch.settle(minion, Outcome.OFFLINE, since, None)

@@ -46,8 +46,7 @@ def step(batch: Batch, fact: Fact, now: float) -> list[Effect] | None:
 def _advance(batch: Batch, now: float) -> list[Effect]:
     """Return the effects that the state calls for, whatever fact led to it."""
     batch.pace.warm(now)
-    # ``_go_on`` sets them again.
-    batch.pace.wanted, batch.pending.awaited_until, batch.goes_on_at = 0, 0.0, math.inf
+    batch.pace.wanted, batch.pending.awaited_until, batch.goes_on_at = 0, 0.0, math.inf  # ``_go_on`` sets them
     if batch.finished:
         return []
     overdrawn = "" if batch.halted else batch.overdrawn()
@@ -82,18 +81,15 @@ def _go_on(batch: Batch, now: float) -> list[Effect]:
         ask = [facts.CheckRights(tuple(pending.in_order()))] if rights.must_ask(now) else []
         _wait_until(batch, rights.ask_at)
         return [*effects, *ask]
-    if pending.first_ping and not pending.pinged and not pending.unseen:
-        pending.first_ping = False  # every minion has shown a sign of life without the first ping
+    pending.first_ping &= bool(pending.pinged or pending.unseen)  # all may have shown a sign of life without it
     if pending.unseen and not pending.pinged:
         ping_at = max(pending.ping_at, pace.not_before)
         if now >= ping_at:
             effects.append(facts.Ping(pending.ping(pace.size, now)))
         else:
             _wait_until(batch, ping_at)
-    if pending.first_ping:
-        return effects
-    effects += _publish(batch, now)
-    if pending.unseen and not (batch.flights or pending.available) and pace.checking is None:
+    effects += [] if pending.first_ping else _publish(batch, now)
+    if pending.unseen and not (pending.first_ping or batch.flights or pending.available) and pace.checking is None:
         pending.awaited_until = pending.given_up_by()
     return effects
 

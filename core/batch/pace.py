@@ -252,7 +252,7 @@ class Schedule(Part):
     open: bool = False  # it may send now
     trouble: str = ""  # why that is not known
     ahead: float = 0.0  # seconds by which the wall clock is ahead of the engine's, as ``live.py`` says
-    looked_at: float | None = None
+    looked_at: float = math.inf
     look_at: float = math.inf  # when to look again, by the wall clock
 
     @property
@@ -265,8 +265,7 @@ class Schedule(Part):
         if not self.bounded:
             return True
         wall = now + self.ahead + _SLACK
-        is_known = self.looked_at is not None and self.looked_at <= wall
-        if is_known and wall < self.look_at:
+        if self.looked_at <= wall < self.look_at:
             return self.open
         self.looked_at = wall
         try:

@@ -211,9 +211,7 @@ class BatchShell:
         self._turns.took(live, ())
         await self._turns.durable()
         live.step(facts.Tick())
-        log.info(
-            "Batch %s: %s on %s, started by %s", spec.jid, spec.fun, counted(len(spec.minions), "minion"), spec.user
-        )
+        log.info("Batch %s: %s on %s, by %s", spec.jid, spec.fun, counted(len(spec.minions), "minion"), spec.user)
         return live
 
     def _check_number(self, spec: Spec) -> None:
@@ -283,7 +281,7 @@ class BatchShell:
         del self.live[live.jid]
         self._count(live)
         self._batches[live.batch.state] += 1
-        log.info("%s", verdict(summary(live.batch, self._ports.clock.now()))[1])
+        log.info("%s", verdict(summary(live.batch, self._ports.clock.now())))
 
     def _count(self, live: Live) -> None:
         """Count the minions of a batch that have ended since the last call: each when it ends, not with its batch."""

@@ -137,8 +137,7 @@ class Pending(Part):
         del self.ready[self._at(minion)]
 
     def take(self, count: int) -> tuple[str, ...]:
-        """Remove the first ``count`` that are available and return them."""
-        count = min(count, self.available)
+        """Remove the first ``count`` of those that are available, and return them."""
         taken, self.ready = self.ready[:count], self.ready[count:]
         return tuple(self.spec.minions[place] for place in taken)
 
@@ -177,7 +176,6 @@ class Pending(Part):
         if now < self.settled_at:
             self.ping_at = now + self.spec.gather_job_timeout
             return []
-        self.ping_at = now
         given_up = [minion for minion, pings in self.unseen.items() if pings >= self.spec.probe_attempts]
         for minion in given_up:
             del self.unseen[minion]
@@ -278,14 +276,13 @@ class Batch(Part):
     def blocked(self) -> str:
         """Return a sentence about what it waits for before it sends to more minions; empty if it would not send anyway."""
         limit, until = self.pace.limit, self.pending.awaited_until
-        if self.halted or self.finished or not self.pending or self.waits_for() or (limit is None and not until):
+        if self.halted or self.finished or not self.pending or self.waits_for():
             return ""
-        if limit is None:
-            latest = local(until + 59.0, None)[:16]
-            return f"waits for a sign of life of minions that do not answer, until {latest} at the latest"
-        flying = len(self.flights)
-        fly = f"{limit} of {counted(limit, 'minion')} {'is' if limit == 1 else 'are'} in flight"
-        return f"waits for room: {fly} over all batches, {flying} of them of this"
+        if limit is not None:
+            fly = f"{limit} of {counted(limit, 'minion')} {'is' if limit == 1 else 'are'} in flight"
+            return f"waits for room: {fly} over all batches, {len(self.flights)} of them of this"
+        latest = local(until + 59.0, None)[:16]
+        return f"waits for a sign of life of minions that do not answer, until {latest} at the latest" if until else ""
 
     @property
     def success(self) -> bool | None:
