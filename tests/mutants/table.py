@@ -159,8 +159,8 @@ _TABLE = (
     (
         "an approval is for any stage",
         "core/batch/machine.py",
-        "batch.spec.by_hand and batch.pace.checking == fact.stage",
-        "batch.spec.by_hand",
+        "fact.stage != batch.pace.to_approve",
+        "batch.pace.to_approve is None",
         "tests/unit/batch/test_shell_control.py::test_an_approval_is_for_the_stage_that_it_names",
     ),
     (
@@ -424,7 +424,7 @@ _TABLE = (
     (
         "a load is recorded with each return",
         "core/recorder/recipients.py",
-        "not (job.is_published or job.has_load)",
+        "not job.has_load and (kind == LOAD or not job.is_published)",
         "True",
         "tests/functional/recorder/test_recording.py::test_a_load_is_recorded_once_over_restarts",
     ),
