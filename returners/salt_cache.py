@@ -30,7 +30,7 @@ from saltext.jobs.core.ledger.records import publish_of, return_of
 from saltext.jobs.core.master import identity, passes
 from saltext.jobs.core.master.job_cache import BATCH_MARK, OwnLoad
 from saltext.jobs.core.master.secrets import without_secrets
-from saltext.jobs.core.store import records, retention, search
+from saltext.jobs.core.store import records, retention
 from saltext.jobs.core.store.drivers import Outage
 from saltext.jobs.core.store.store import store_of
 
@@ -228,9 +228,8 @@ def _publish(store: Store, key: str, clear_load: dict[str, Any], minions: Iterab
     named = store.plain_minions(key, minions)
     jid = store.decode(key)
     origin, is_fresh = store.published_for(jid)
-    if is_own := isinstance(clear_load, OwnLoad):
-        is_fresh = clear_load.is_first
-    record = publish_of(jid, load, named, origin, not is_own, is_fresh, _is_limited(load, who))
+    is_own = isinstance(clear_load, OwnLoad)
+    record = publish_of(jid, load, named, origin, not is_own, is_own or is_fresh, _is_limited(load, who))
     if store.log is not None and not record.listed:
         store.log.append(record)  # a question of an engine
         return
@@ -338,7 +337,9 @@ def get_jid(jid: Any) -> dict[str, dict[str, Any]]:
 
 def get_jids() -> dict[str, dict[str, Any]]:
     """``{jid: description}`` of every job, as ``jobs.list_jobs`` shows it."""
-    return search.all_jobs(store_of(__opts__), with_end=bool(__opts__.get("job_cache_store_endtime")))
+    from saltext.jobs.core.store.search import all_jobs  # here, as most processes list no jobs
+
+    return all_jobs(store_of(__opts__), with_end=bool(__opts__.get("job_cache_store_endtime")))
 
 
 def get_jids_filter(count: Any, filter_find_job: bool = True) -> list[dict[str, Any]]:
@@ -348,7 +349,9 @@ def get_jids_filter(count: Any, filter_find_job: bool = True) -> list[dict[str, 
     filter_find_job
         Leave ``saltutil.find_job`` out.
     """
-    return search.newest_jobs(store_of(__opts__), int(count), without_find_job=filter_find_job)
+    from saltext.jobs.core.store.search import newest_jobs
+
+    return newest_jobs(store_of(__opts__), int(count), without_find_job=filter_find_job)
 
 
 def get_endtime(jid: Any) -> Any:

@@ -127,7 +127,7 @@ async def store_load(ports: Ports, spec: Spec) -> None:
         BATCH_MARK: True,
         **({WHO: dict(spec.owner)} if spec.owner else {}),
     }
-    await ports.cache_worker.call(ports.cache.keep_load, spec.jid, load, spec.minions, True)
+    await ports.cache_worker.call(ports.cache.keep_load, spec.jid, load, spec.minions)
 
 
 async def _ask(ports: Ports, live: Live, effect: facts.Ask) -> Answers:

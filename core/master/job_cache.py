@@ -41,9 +41,10 @@ BATCH_MARK = "batch"
 
 
 class OwnLoad(dict[str, Any]):
-    """A load that one of our engines has made. Its claims are believed: one from the network never has this type."""
-
-    is_first = False  # whether nothing was published under its jid before
+    """
+    A load that one of our engines has made, and that was not published before. Its claims are believed: one from the network
+    never has this type.
+    """
 
 
 class JobCache:
@@ -118,14 +119,12 @@ class JobCache:
     def _store(self) -> Store:
         return store_of(self._opts)
 
-    def keep_load(self, jid: str, load: Mapping[str, Any], minions: Iterable[str], first: bool = False) -> None:
+    def keep_load(self, jid: str, load: Mapping[str, Any], minions: Iterable[str]) -> None:
         """
-        Store the load of ``jid`` as publishing it would, and as the master gets it from a client. ``first``: nothing was
-        published under the jid. :raises JobCacheError: when it cannot be stored.
+        Store the load of a job as its first publish would, and as the master gets it from a client. :raises JobCacheError:
+        when it cannot be stored.
         """
-        own = OwnLoad(load)
-        own.is_first = first
-        self._call(self.master_name, "save_load", jid, own, minions=sorted(minions))
+        self._call(self.master_name, "save_load", jid, OwnLoad(load), minions=sorted(minions))
 
     def store_return(self, load: Mapping[str, Any]) -> None:
         """Store a return that came in another way: ``load`` has jid, id, return, retcode, success, fun."""

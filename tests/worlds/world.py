@@ -276,8 +276,8 @@ class JobCache:
         world = self._there()
         return {name: world.retcode_of(name, jid) for name in minions if (name, jid) in world.cached}
 
-    def keep_load(self, jid, load, minions, first):
-        self._world.take_load(load, minions, sent=False, fresh=first)
+    def keep_load(self, jid, load, minions):
+        self._world.take_load(load, minions, sent=False, fresh=True)
         self._there()
 
     def store_kept(self, jid, fun, returns):

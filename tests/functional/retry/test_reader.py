@@ -21,8 +21,12 @@ from tests.faults import no_more_files
 from tests.functional.retry.records import JID, accept, load_of, returners
 
 
-def publish(cache, minions, first=True, **more):
-    cache.keep_load(JID, load_of(**more), minions, first)
+def publish(cache, minions, **more):
+    cache.keep_load(JID, load_of(**more), minions)
+
+
+def publish_again(opts, minions, **more):
+    returners(opts)["salt_cache.save_load"](JID, load_of(**more), minions=minions)
 
 
 def reader_of(opts):
@@ -86,9 +90,9 @@ def test_a_minion_that_was_added_to_a_job_from_outside_is_not_owed_it(opts, job_
 def test_no_minion_is_owed_a_job_because_another_one_was_published_under_its_jid(opts, job_cache, has_it, other, again):
     accept(opts, "a", "b")
     publish(job_cache, ["a"], user="sudo_anna")
-    publish(job_cache, ["a", "b"], first=False, **{"user": "sudo_anna", **other})
+    publish_again(opts, ["a", "b"], **{"user": "sudo_anna", **other})
     if again:
-        publish(job_cache, ["b"], first=False, user="sudo_anna")
+        publish_again(opts, ["b"], user="sudo_anna")
     has_it()
     read = reader_of(opts).read(JID)
     assert read.missing == ({"a", "b"} if again else {"a"})
@@ -99,9 +103,8 @@ def test_no_minion_is_owed_a_job_because_another_one_was_published_under_its_jid
 def test_the_parts_of_a_batch_that_the_master_publishes_in_its_own_name_belong_to_it(opts, has_it, user):
     opts["user"] = "saltmaster"
     accept(opts, "a", "b")
-    cache = JobCache(opts)
-    publish(cache, ["a"], user="fred")
-    publish(cache, ["b"], first=False, user=user)
+    publish(JobCache(opts), ["a"], user="fred")
+    publish_again(opts, ["b"], user=user)
     has_it()
     assert reader_of(opts).read(JID).missing == {"a", "b"}
 
@@ -177,7 +180,7 @@ def test_a_signal_that_a_permitted_function_has_carried_ends_nothing_that_is_owe
     accept(opts, "a")
     load = load_of(fun=[other, "saltutil.kill_all_jobs"], arg=[[], []])
     assert not any(isinstance(fact, Kill) for fact in of_record(publish_of(JID, load, ["a"])))
-    job_cache.keep_load(JID, load, ["a"], True)
+    job_cache.keep_load(JID, load, ["a"])
     assert reader_of(opts).read(JID).job is None
 
 

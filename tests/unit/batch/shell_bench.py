@@ -221,11 +221,11 @@ class FakeCache:
         if self.log is not None:
             self.log.append(record)
 
-    def keep_load(self, jid, load, minions, first):
+    def keep_load(self, jid, load, minions):
         if self.failing:
             raise JobCacheError("the job cache is down")
         self.loads[jid] = load
-        self.append(publish_of(jid, load, sorted(minions), sent=False, fresh=first))
+        self.append(publish_of(jid, load, sorted(minions), sent=False))
 
 
 class FakeWorker:
