@@ -26,7 +26,7 @@ from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.options import kinds
 
 if TYPE_CHECKING:
-    from saltext.jobs.core.batch import catalog, starting, summary
+    from saltext.jobs.core.batch import catalog, summary
     from saltext.jobs.core.batch.permission import CallerRights
     from saltext.jobs.core.batch.spec import Spec
     from saltext.jobs.core.batch.state import Batch
@@ -250,11 +250,11 @@ def list_(
         salt-run batch.list limit=5 state=halted
         salt-run batch.list fun='state.*' user=anna start_time=-7d
     """
-    from saltext.jobs.core.batch import catalog
+    from saltext.jobs.core.batch import catalog, summary
 
     limit = kinds.whole(1).given("limit", limit)
     if state is not None:
-        state = kinds.choice(*catalog.STATES).given("state", state)
+        state = kinds.choice(*summary.WORDS, "complete").given("state", state)
     wanted = catalog.chooser(
         state,
         () if fun is None else kinds.NAMES.given("fun", fun),
@@ -613,14 +613,15 @@ def _asked(verb: str, tgt: object, fun: object, args: tuple[object, ...], option
     from saltext.jobs.core.batch import starting
 
     like, rights = options.pop("like", None), _rights()
+    given = {**options, **{name: value for name, value in {"tgt": tgt, "fun": fun}.items() if value is not None}}
     if like is not None:
-        tgt, fun, args, options = starting.asked_again(_before(kinds.jid(like), rights), tgt, fun, args, options)
-    if tgt is None or fun is None:
+        given = starting.asked_again(_before(kinds.jid(like), rights), given)
+    if not {"tgt", "fun"} <= given.keys():
         raise Refused(f"batch.{verb} needs tgt and fun, or like; salt-run -d batch.{verb} describes it")
-    return starting.new_batch(__opts__, rights.who, tgt, fun, args, options)
+    return starting.new_batch(__opts__, rights.who, args, given)
 
 
-def _before(jid: str, rights: CallerRights) -> starting.Before:
+def _before(jid: str, rights: CallerRights) -> dict[str, Any]:
     from saltext.jobs.core.batch import starting
     from saltext.jobs.core.engine.proof import Returns
     from saltext.jobs.core.master.job_cache import JobCache

@@ -38,9 +38,6 @@ from saltext.jobs.core.users import WHO
 
 log = lines.logger(__name__)
 
-#: What a search for batches accepts: their states, and the words that people see for these.
-STATES = (*summary.WORDS, "complete")
-
 Summary = dict[str, Any]
 Minions = dict[str, dict[str, Any]]
 #: Takes a jid. Returns, by minion in the retry queue: whether it is still owed the job, since when, and that in words.

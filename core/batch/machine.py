@@ -171,7 +171,7 @@ def _publish(batch: Batch, now: float) -> list[Effect]:
     effects = _next_stages(batch, now)
     if batch.pace.cooling and batch.pending.ready:
         _wait_until(batch, batch.pace.cooling[0])
-    count, again = batch.pace.turn(now, len(batch.flights), batch.pending.available)
+    count, again = batch.pace.turn(now, len(batch.flights), batch.pending.available(batch.pace.group))
     _wait_until(batch, again)
     minions = batch.pending.take(count)
     if not minions:
@@ -210,13 +210,12 @@ def _published(batch: Batch, fact: facts.Published, now: float) -> list[Effect]:
 def _next_stages(batch: Batch, now: float) -> list[Effect]:
     """Go on to the next wave or group once this one has ended, has kept its budget and has passed its check."""
     pace, pending = batch.pace, batch.pending
-    while pending.ready and pace.stage_is_over(len(batch.flights), pending.available):
-        if not pending.available and pending.awaits_signs():
+    while pending.ready and pace.stage_is_over(len(batch.flights), available := pending.available(pace.group)):
+        if not available and pending.awaits_signs(pace.group):
             return []
         if pace.spec.check and pace.passed != pace.stage:
             return [] if pace.checking == pace.stage else _begin_check(batch)
-        pace.next_stage(pending.available, now)
-        pending.open_to(pace.group)
+        pace.next_stage(available, now)
     return []
 
 

@@ -295,7 +295,7 @@ class Rights(Part):
     KEPT = ("trouble",)
 
     spec: Spec
-    granted: bool = False  # the last answer; it counts until it is time to ask again
+    granted_until: float = 0.0  # while the last answer counts
     ask_at: float = 0.0  # when to ask next; infinite while a question is under way
     trouble: str = ""  # why there is no answer
 
@@ -306,7 +306,7 @@ class Rights(Part):
 
     def may_send(self, now: float) -> bool:
         """Tell whether it is known that the batch may send."""
-        return not self.limited or (self.granted and now < self.ask_at)
+        return not self.limited or now < self.granted_until
 
     def must_ask(self, now: float) -> bool:
         """Tell whether to ask about the rights now; if so, the question counts as under way."""
@@ -317,10 +317,10 @@ class Rights(Part):
 
     def doubt(self) -> None:
         """Drop the last answer."""
-        self.granted, self.ask_at = False, 0.0
+        self.granted_until = self.ask_at = 0.0
 
     def told(self, reason: str, trouble: str, now: float) -> bool:
         """Take an answer, and tell whether it says that rights are lacking."""
-        self.trouble, self.granted = trouble, not (reason or trouble)
-        self.ask_at = now + (ASK_AGAIN if trouble else FRESH)
+        self.trouble, self.ask_at = trouble, now + (ASK_AGAIN if trouble else FRESH)
+        self.granted_until = 0.0 if reason or trouble else self.ask_at
         return bool(reason)

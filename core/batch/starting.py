@@ -11,7 +11,7 @@ import functools
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import salt.loader
 import salt.utils.args
@@ -20,7 +20,7 @@ import salt.utils.jid
 from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.minion_data import find_groups, without_data
 from saltext.jobs.core.batch.permission import CallerRights, load_of
-from saltext.jobs.core.batch.spec import NOT_KNOWN, OPTIONS, TRAVELLING, WITHOUT, Check, Group, Spec, parse_by
+from saltext.jobs.core.batch.spec import NOT_KNOWN, OPTIONS, TRAVELLING, WITHOUT, Check, Spec
 from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.batch.summary import BAD, in_numbers, latest, unmended
 from saltext.jobs.core.display.command import HIDDEN, divided, has_hidden
@@ -40,8 +40,8 @@ WHICH = kinds.some_of(*_RETRIABLE, "all")
 _CLOCK, _SEXAGESIMAL = re.compile(r"[0-9]{1,2}:[0-9]{2}"), range(60, 24 * 60)
 #: The first Unix time that no calendar has: milliseconds end up there.
 _YEAR_10000 = 253402300800
-#: The names of all options of batch.start; any other keyword goes to the function.
-NAMES = ("tgt_type", "arg", "kwarg", *OPTIONS, *TRAVELLING)
+#: What batch.start takes by name; any other keyword goes to the function.
+NAMES = ("tgt", "fun", "tgt_type", "arg", "kwarg", *OPTIONS, *TRAVELLING)
 #: Names that are refused, and the options that they must mean.
 _ALIASES = {
     **dict.fromkeys(("failhard", "fail_hard"), "max_failures=0"),
@@ -53,17 +53,12 @@ _ALIASES = {
 
 
 def new_batch(
-    opts: Mapping[str, Any],
-    who: Caller,
-    tgt: Any,
-    fun: Any,
-    args: tuple[Any, ...],
-    given: Mapping[str, Any],
-    parent: str | None = None,
+    opts: Mapping[str, Any], who: Caller, args: tuple[Any, ...], given: Mapping[str, Any], parent: str | None = None
 ) -> Spec:
     """
-    Return the batch that ``batch.start`` was asked for with the keyword arguments ``given``: our options, and those for the
-    function. ``parent``: the jid of the batch that it retries; its minions may be too few for the check.
+    Return the batch that ``batch.start`` was asked for: ``args`` of the function, and what is ``given`` by name: target,
+    function, our options, and more for the function. ``parent``: the jid of the batch that it retries; its minions may be
+    too few for the check.
 
     :raises Refused: for bad input, and if ``who`` may not publish the job to these minions.
     """
@@ -75,11 +70,11 @@ def new_batch(
     fields = fields_of(opts, options)
     if "check" in fields:
         fields["check"] = check_of(opts, rights, fields["check"])
-    fun = kinds.function(fun)
+    fun = kinds.function(given["fun"])
     arg = (*args, *kinds.SEQUENCE.given("arg", options.get("arg")))
     if has_hidden(arg, kwargs):
         raise Refused(f"An argument is {HIDDEN}, which stands for a secret that is not shown: type its value")
-    tgt, tgt_type = kinds.target(tgt, options.get("tgt_type", "glob"))
+    tgt, tgt_type = kinds.target(given["tgt"], options.get("tgt_type", "glob"))
     without_data(opts, tgt, tgt_type, ())  # refuses a target by data that the master does not keep
     permit = functools.partial(rights.permit, load_of(fun, arg, kwargs))
     spec = Spec(
@@ -108,11 +103,14 @@ def new_batch(
             f"The master has no grains and pillar of {counted(len(unsure), 'minion')} that the target {tgt!r} may match; "
             "salt '*' saltutil.refresh_pillar brings them"
         )
-    groups = _groups_of(opts, spec.by, minions)
+    groups = find_groups(opts, spec.by, minions) if spec.by else ()
+    # A batch's events show groups to every user of salt-api, whatever their rights. So numbers replace values of minions.
+    plain = [group.name for group in groups] if spec.by.startswith("nodegroups:") else (WITHOUT, NOT_KNOWN)
+    names = [name if name in plain else str(number) for number, (name, _) in enumerate(groups, 1)]
     spec = dataclasses.replace(
         spec,
         minions=tuple(minion for group in groups for minion in group.minions) or minions,
-        groups=tuple((group.name, len(group.minions)) for group in groups),
+        groups=tuple(zip(names, (len(group.minions) for group in groups), strict=True)),
         unsure=tuple(sorted(unsure)),
     )
     if spec.check and parent is None and len(spec.stages) == 1:
@@ -140,7 +138,7 @@ def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     options = {name: value for name, value in given.items() if name in NAMES and value is not None}
     kwargs = {name: value for name, value in given.items() if name not in NAMES}
     for name, value in kwargs.items():
-        meant = _ALIASES.get(name) or kinds.slip_of(name, ("tgt", "fun", "like", *NAMES))
+        meant = _ALIASES.get(name) or kinds.slip_of(name, ("like", *NAMES))
         if meant:
             raise Refused(
                 f"There is no option {name}; did you mean {meant}? If {name} is meant for the function, give it as"
@@ -184,18 +182,6 @@ def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:
     return moment
 
 
-def _groups_of(opts: Mapping[str, Any], by: str, minions: tuple[str, ...]) -> tuple[Group, ...]:
-    """Return the groups of minions; none of a batch without groups. :raises Refused:"""
-    groups = find_groups(opts, by, minions) if by else ()
-    if not groups or parse_by(by).kind == "nodegroups":  # their names are no secret
-        return groups
-    # A batch's events show them to every user of salt-api, whatever their rights. So numbers replace values of minions.
-    plain = (WITHOUT, NOT_KNOWN)
-    return tuple(
-        each if each.name in plain else Group(str(number), each.minions) for number, each in enumerate(groups, 1)
-    )
-
-
 def check_of(opts: Mapping[str, Any], rights: CallerRights, check: Check) -> dict[str, Any]:
     """
     Return the check between stages, as a Spec has it. The right to a function on the minions must be checked elsewhere.
@@ -217,21 +203,19 @@ def check_of(opts: Mapping[str, Any], rights: CallerRights, check: Check) -> dic
 # -- like another batch or job -----------------------------------------------------------------------------------------
 # Only what the earlier one was asked for is read. Access, target and sizes are worked out as for any new batch.
 
-#: An earlier request, in the form of ``batch.start``: target, function, and options.
-Before: TypeAlias = tuple[Any, str, Mapping[str, Any]]
 
-
-def of_batch(spec: Spec) -> Before:
+def of_batch(spec: Spec) -> dict[str, Any]:
+    """Return what a batch was asked for, by the names of ``batch.start``."""
     told = {name: getattr(spec, name) for name in OPTIONS if getattr(spec, name) not in (None, "", (), {})}
     told.pop("start_at", None)  # it holds for one batch only
     if spec.check:
         told["check"] = Check(**spec.check)
-    job = {"tgt_type": spec.tgt_type, "arg": list(spec.arg), "kwarg": dict(spec.kwargs)}
-    return spec.tgt, spec.fun, {**told, **spec.options, **job}
+    job = {name: getattr(spec, name) for name in ("tgt", "fun", "tgt_type")}
+    return {**told, **spec.options, **job, "arg": list(spec.arg), "kwarg": dict(spec.kwargs)}
 
 
-def of_job(jid: str, load: Mapping[str, Any]) -> Before:
-    """Return what a job of the job cache was published with. :raises Refused: if a batch cannot run such a job."""
+def of_job(jid: str, load: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same of a job with this load in the job cache. :raises Refused: if a batch cannot run such a job."""
     fun = load.get("fun")
     if not isinstance(fun, str) or kind_of(fun) == RUNNERS:
         raise Refused(f"like is {jid}, which is not a job of one function on minions: a batch can't run it")
@@ -239,26 +223,23 @@ def of_job(jid: str, load: Mapping[str, Any]) -> Before:
     kwargs = load.get("kwargs")
     metadata = kwargs.get("metadata") if isinstance(kwargs, Mapping) else None
     found = {"tgt_type": load.get("tgt_type"), "ret": load.get("ret") or None, "metadata": metadata or None}
-    return load.get("tgt"), fun, {**found, "arg": arg, "kwarg": kwarg}
+    return {"tgt": load.get("tgt"), "fun": fun, **found, "arg": arg, "kwarg": kwarg}
 
 
-def asked_again(
-    before: Before, tgt: Any, fun: Any, args: tuple[Any, ...], given: Mapping[str, Any]
-) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
+def asked_again(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return target, function, arguments and keyword arguments for ``batch.start``: those given, or else those from before;
-    but not arguments for another function, nor the target type for another target.
+    Return what is ``given``, and all else from ``before``; but not arguments for another function, nor the target type for
+    another target.
     """
-    old_tgt, old_fun, old_options = before
-    taken = dict(old_options)
-    if tgt is not None:
+    taken = dict(before)
+    if "tgt" in given:
         taken.pop("tgt_type", None)
-    if fun is not None:
+    if "fun" in given:
         taken.update(arg=[], kwarg={})
-    kwarg = {name: value for name, value in taken.pop("kwarg").items() if name not in given}
+    kwarg = {name: value for name, value in taken.pop("kwarg").items() if name in NAMES or name not in given}
     if isinstance(given.get("kwarg"), Mapping):
         kwarg.update(given["kwarg"])
-    return old_tgt if tgt is None else tgt, old_fun if fun is None else fun, args, {**taken, **given, "kwarg": kwarg}
+    return {**taken, **given, "kwarg": kwarg}
 
 
 def next_batch(
@@ -284,4 +265,4 @@ def next_batch(
             told.append(f"which={','.join(left)} takes {in_numbers(left, left)}")
         raise Refused("; ".join(told))
     CallerRights(opts, who).permit_batch(spec, chosen)
-    return new_batch(opts, who, *asked_again(of_batch(spec), chosen, None, (), {"tgt_type": "list"}), parent=spec.jid)
+    return new_batch(opts, who, (), asked_again(of_batch(spec), {"tgt": chosen, "tgt_type": "list"}), parent=spec.jid)

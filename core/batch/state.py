@@ -92,12 +92,10 @@ class Pending(Part):
     )
     _places: dict[object, int] = field(init=False)
     _ends: list[int] = field(init=False)  # of groups
-    _turn: int = field(init=False)  # the end of the group whose turn it is; earlier groups may be sent to as well
 
     def __post_init__(self) -> None:
         self._places = {minion: place for place, minion in enumerate(self.spec.minions)}
         self._ends = [*itertools.accumulate(self.spec.counts)]
-        self._turn = self._ends[0]
 
     def __len__(self) -> int:
         return len(self.ready) + len(self.unseen)
@@ -114,18 +112,13 @@ class Pending(Part):
         """Return the place of a minion's group; 0 in a batch without groups."""
         return bisect.bisect_right(self._ends, self._places.get(minion, 0))
 
-    def open_to(self, group: int) -> None:
-        """Begin the turn of a group."""
-        self._turn = self._ends[group]
+    def available(self, group: int) -> int:
+        """Return how many are ready in this group and those before it, which may be sent to as well."""
+        return bisect.bisect_left(self.ready, self._ends[group])
 
-    @property
-    def available(self) -> int:
-        """How many are ready in the groups up to the one whose turn it is."""
-        return bisect.bisect_left(self.ready, self._turn)
-
-    def awaits_signs(self) -> bool:
+    def awaits_signs(self, group: int) -> bool:
         """Tell whether minions of this group, or of an earlier one, have shown no sign of life yet."""
-        return any(self._places[minion] < self._turn for minion in self.unseen)
+        return any(self._places[minion] < self._ends[group] for minion in self.unseen)
 
     def put(self, minions: Iterable[str]) -> None:
         for minion in minions:
@@ -137,7 +130,7 @@ class Pending(Part):
         del self.ready[self._at(minion)]
 
     def take(self, count: int) -> tuple[str, ...]:
-        """Remove the first ``count`` of those that are available, and return them."""
+        """Remove the first ``count`` that are ready and return them."""
         taken, self.ready = self.ready[:count], self.ready[count:]
         return tuple(self.spec.minions[place] for place in taken)
 
@@ -239,7 +232,6 @@ class Batch(Part):
             batch.paused = Pause(PausedBy(by), str(detail))
         for name in PARTS:
             getattr(batch, name).load(row[name])
-        batch.pending.open_to(batch.pace.group)
         for minion, kept in members.items():
             member = batch.members[minion] = Member.of_row(kept)
             if member.step is not None:

@@ -70,11 +70,7 @@ AT_ANY_TIME = frozenset({Step.RUNNING, Step.SENT, Step.LOOKING})
 #: A step that waits for a look at the job cache -> the step during that look.
 LOOKS: Mapping[Step, Step] = {Step.WAITING: Step.LOOKING, Step.ANSWERED: Step.LOOKING_AGAIN}
 #: The step of a look or a question that failed -> the step in which the delivery waits for the next look.
-BEFORE: Mapping[Step, Step] = {
-    Step.LOOKING: Step.WAITING,
-    Step.ASKING: Step.WAITING,
-    Step.LOOKING_AGAIN: Step.ANSWERED,
-}
+BEFORE: Mapping[Step, Step] = {**{look: step for step, look in LOOKS.items()}, Step.ASKING: Step.WAITING}
 #: The job may have reached the minion, and no look or question is under way.
 RESTING = frozenset({Step.SENT, Step.RUNNING})
 

@@ -57,16 +57,16 @@ def width_of(text: str) -> int:
     return len(text) if text.isascii() else sum(_columns(char) for char in text)
 
 
-def cut(text: str, width: int, mark: str = ELLIPSIS, middle: bool = True) -> str:
+def cut(text: str, width: int, middle: bool = True) -> str:
     """Return a clean text of ``width`` columns: without its ``middle``, as many names differ at their ends, or its end."""
     if width_of(text) <= width:
         return text
-    room = width - width_of(mark)
+    room = width - 1
     if room <= 0:
-        return mark[: max(0, width)]
+        return ELLIPSIS[: max(0, width)]
     tail = room // 2 if middle else 0
     end = len(text) - len(_taken(reversed(text), tail))
-    return _taken(text, room - tail) + mark + text[end:]
+    return _taken(text, room - tail) + ELLIPSIS + text[end:]
 
 
 def pad(text: str, width: int, right: bool = False) -> str:

@@ -129,7 +129,7 @@ def test_the_help_of_batch_start_describes_every_option_and_no_other():
     code = ast.parse(page("runners/batch.py")).body
     (start,) = (node for node in code if isinstance(node, ast.FunctionDef) and node.name == "start")
     told = re.findall(r":param (?:\w+ )?(\w+):", ast.get_docstring(start) or "")
-    assert sorted(told) == sorted([*NAMES, "tgt", "fun", "args", "like", "preview"])
+    assert sorted(told) == sorted([*NAMES, "args", "like", "preview"])
 
 
 @pytest.mark.parametrize("runner", ["batch", "job_cache", "job_recorder", "job_retry"])

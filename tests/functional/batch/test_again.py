@@ -28,9 +28,8 @@ def site(opts):  # noqa: F811
     return {**opts, "nodegroups": {"canary": "L@web2", "rest": "*"}}
 
 
-def same(site, before, tgt=None, fun=None, *args, **given):
-    tgt, fun, args, options = asked_again(before, tgt, fun, args, given)
-    return new_batch(site, ROOT, tgt, fun, args, options)
+def same(site, before, *args, **given):
+    return new_batch(site, ROOT, args, asked_again(before, given))
 
 
 @pytest.mark.parametrize("given", WAYS, ids=lambda given: "-".join(given) or "nothing")
@@ -46,16 +45,22 @@ def test_the_start_time_of_the_other_batch_is_not_taken_over(site):
 
 def test_a_given_option_replaces_that_of_the_other_batch(site):
     first = asked_for(site, "web*", "nginx", fun="state.apply", batch="1,50%", max_failures=0, saltenv="dev")
-    again = same(site, of_batch(first), None, None, batch=1, max_failures=3, saltenv="base", test=True)
+    again = same(site, of_batch(first), batch=1, max_failures=3, saltenv="base", test=True)
     assert (again.sizes, again.max_failures, again.arg) == ([1], 3, ("nginx",))
     assert again.kwargs == {"saltenv": "base", "test": True}
 
 
 def test_a_new_target_brings_its_own_type_and_a_new_function_its_own_arguments(site):
     first = asked_for(site, "web1,web2", "nginx", fun="state.apply", tgt_type="list", saltenv="dev")
-    assert same(site, of_batch(first), "1001").minions == ("1001",)
-    other = same(site, of_batch(first), None, "cmd.run", "uptime")
+    assert same(site, of_batch(first), tgt="1001").minions == ("1001",)
+    other = same(site, of_batch(first), "uptime", fun="cmd.run")
     assert (other.tgt, other.fun, other.arg, other.kwargs) == (["web1", "web2"], "cmd.run", ("uptime",), {})
+
+
+def test_a_given_option_takes_no_argument_of_that_name_from_the_function(site):
+    wanted = {"tgt": "db*", "tgt_type": "glob", "timeout": 7}
+    first = asked_for(site, "*", "ip", fun="mine.get", kwarg=wanted)
+    assert same(site, of_batch(first), tgt=["web1"], tgt_type="list", timeout=30).kwargs == wanted
 
 
 def test_a_batch_like_a_job_runs_the_function_of_that_job(site):
@@ -69,7 +74,7 @@ def test_a_batch_like_a_job_runs_the_function_of_that_job(site):
         "arg": ["nginx", {"__kwarg__": True, "test": True}],
         "kwargs": {"metadata": {"ticket": 7}, "delimiter": ":"},
     }
-    found = same(site, of_job("x", load), None, None, batch=1)
+    found = same(site, of_job("x", load), batch=1)
     assert (found.fun, found.arg, found.kwargs, found.minions) == ("state.apply", ("nginx",), {"test": True}, ("web1",))
     assert found.options == {"metadata": {"ticket": 7}}
 

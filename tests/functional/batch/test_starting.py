@@ -37,7 +37,7 @@ def opts(tmp_path):
 
 
 def asked_for(opts, tgt, *args, who=ROOT, fun="test.ping", **given):
-    return new_batch(opts, who, tgt, fun, args, given)
+    return new_batch(opts, who, args, {"tgt": tgt, "fun": fun, **given})
 
 
 @pytest.mark.parametrize("tgt", [1001, "1001", [1001], "100?"])

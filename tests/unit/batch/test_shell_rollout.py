@@ -6,12 +6,13 @@ import datetime
 
 import pytest
 
+from saltext.jobs.core import compat
 from saltext.jobs.core.batch.pace import FRESH
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.users import WHO
 from tests.faults import failing_syncs
 from tests.unit.batch.bench import BEGIN
-from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
+from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -182,6 +183,22 @@ def test_a_batch_whose_owner_has_lost_the_right_waits_until_it_is_given_back(tmp
         bench.permission.lost.clear()
         bench.ask("resume", jid=JID, user="root")
         assert set(bench.end().outcomes) == set("abcd")
+
+
+def test_nothing_is_sent_while_it_is_asked_whether_the_owner_still_has_the_right(tmp_path):
+    class Slow(FakeWorker):
+        async def call(self, function, *args):
+            await compat.sleep(30.0)
+            return function(*args)
+
+    minions = [FakeMinion("a", seconds=FRESH + 10), FakeMinion("b", seconds=FRESH + 20), FakeMinion("c")]
+    with ShellBench(tmp_path, minions) as bench:
+        bench.restart(rights_worker=Slow())
+        bench.begin("abc", "2", owner=ANNA, timeout=HOUR)
+        bench.run(FRESH)
+        bench.permission.lost["anna"] = "anna may not any more"
+        bench.run(100.0)
+        assert (bench.master.jobs(), bench.batch().paused.reason) == (["ab"], "anna may not any more")
 
 
 def test_a_batch_keeps_the_authenticated_user_with_its_load(tmp_path):
