@@ -781,11 +781,9 @@ def _tell_of_work_left() -> None:
 
 
 def _catalog() -> catalog.Catalog:
-    import functools
-
     from saltext.jobs.core.batch.catalog import Catalog
     from saltext.jobs.core.master import caller
     from saltext.jobs.core.retry.store import owed_of
 
     sight = caller.sight(__opts__, globals().get("__user__"))
-    return Catalog(__opts__, sight, functools.partial(owed_of, __opts__))
+    return Catalog(__opts__, sight, lambda jid: owed_of(__opts__, jid))

@@ -76,7 +76,7 @@ class Pace(Part):
     room: int | None = None  # how many minions ``live.py`` lets it send to in this step; None for any number
 
     def __post_init__(self) -> None:
-        self.quota = self._quota()
+        self.quota = self.spec.stages[self.stage].quota
 
     @property
     def size(self) -> int:
@@ -108,7 +108,7 @@ class Pace(Part):
             self.stage += 1
         else:
             self.stage = next(place for place, stage in enumerate(self.spec.stages) if stage.group > self.group)
-        self.quota = self._quota()
+        self.quota = self.spec.stages[self.stage].quota
 
     def sends(self, count: int) -> None:
         self.freed_at = None
@@ -129,9 +129,6 @@ class Pace(Part):
         self.limit, self.not_before, self.began = None, now, min(self.began, now)
         self.checking = self.checking if self.spec.by_hand else None
         self.cooling = [min(until, now + self.spec.batch_wait) for until in self.cooling]
-
-    def _quota(self) -> float:
-        return self.size if self.spec.stages[self.stage].wave else math.inf
 
     # -- freed slots --------------------------------------------------------------------------------------------------
 
@@ -197,8 +194,6 @@ class PausedBy(str, enum.Enum):
 _UNKNOWN = "it is not known now whether its owner may still run it"
 #: Pauses that a resume ends.
 HELD = frozenset({PausedBy.OPERATOR, PausedBy.PUBLISH, PausedBy.PERMISSION})
-#: Pauses that end when it is time.
-SCHEDULED = frozenset({PausedBy.WINDOW, PausedBy.START})
 
 
 class Pause(NamedTuple):

@@ -167,7 +167,7 @@ class Stage(NamedTuple):
 
     group: int  # the place of its group
     size: int  # most minions in flight
-    wave: bool  # it sends to ``size`` minions in all; the last stage of a group sends to all that are left
+    quota: float  # how many it sends to in all: a wave to ``size``, the last stage of a group to all that are left
 
 
 def gates_of(batch: Any, counts: Sequence[int]) -> list[int]:
@@ -296,7 +296,7 @@ class Spec:
         stages = []
         for group, count in enumerate(self.counts):
             *waves, last = sizes_of(self.batch, count)
-            stages += [*(Stage(group, size, wave=True) for size in waves), Stage(group, last, wave=False)]
+            stages += [*(Stage(group, size, size) for size in waves), Stage(group, last, math.inf)]
         return tuple(stages)
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 
 from saltext.jobs.core.batch.facts import Announce
 from saltext.jobs.core.batch.member import KILLS, Outcome, why_lost
-from saltext.jobs.core.batch.pace import HELD, SCHEDULED, PausedBy
+from saltext.jobs.core.batch.pace import HELD, PausedBy
 from saltext.jobs.core.batch.spec import APPROVE, OPTIONS, RUNNER, Spec, gates_of, sizes_of
 from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.display.command import HIDDEN, named, shown, words_of
@@ -68,7 +68,7 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "success": batch.success,
         "paused_by": pause.by.value if pause else None,
         "paused_reason": pause.reason if pause else None,
-        "opens_at": batch.schedule.opens if pause and pause.by in SCHEDULED else None,
+        "opens_at": batch.schedule.opens if pause and pause.by in (PausedBy.WINDOW, PausedBy.START) else None,
         "blocked_reason": batch.blocked() or None,
         "check": pace.checking is not None,
         "approve": pace.to_approve,

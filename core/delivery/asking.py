@@ -24,6 +24,8 @@ _quiet = lines.Quiet(log)
 #: What minions are asked. Those with the executor ``job_once`` add their record of the job to the second answer.
 _RUNS, _KEPT = "saltutil.find_job", "saltutil.find_cached_job"
 _RUNNING, _MATCHES = "saltutil.running", "match.compound"
+#: Seconds by which the recorded time of a publish may be wrong.
+_SKEW = 5.0
 
 
 class About(NamedTuple):
@@ -108,7 +110,7 @@ async def _answers(ports: EnginePorts, about: About, given: Mapping[str, Mapping
     records_say = dict[str, Said]()
     if once.is_recorded(about.fun, about.options):
         age = abs(ports.clock.now() - about.published_at)  # the clock may have been set back
-        records_say = {minion: Said.of(record.about(age)) for minion, record in records.items()}
+        records_say = {minion: said_of(record, age) for minion, record in records.items()}
     idle = frozenset(given) - running - ran.keys()
     jobs = {minion: given[minion].get(_RUNNING) for minion in given if not given[minion][_RUNS] and minion not in ran}
     return Answers(
@@ -127,6 +129,13 @@ async def _answers(ports: EnginePorts, about: About, given: Mapping[str, Mapping
         free=frozenset(minion for minion in idle if once.keeps_nothing(kept[minion]) and jobs[minion] == []),
         more=more,
     )
+
+
+def said_of(record: once.Record, age: float) -> Said:
+    """Return what a record says of a job published ``age`` seconds ago: nothing if the records do not reach that far."""
+    if record.state == "never" and record.complete_for > age + _SKEW:
+        return Said.NEVER
+    return Said.INTERRUPTED if record.state == "interrupted" else Said.NOT_SURE
 
 
 def _runs_states(job: Any) -> bool:

@@ -96,11 +96,6 @@ class Said(enum.Enum):
     INTERRUPTED = "interrupted"  # it has begun the job, and the job ended without a return
     NOT_AGAIN = "not again"  # the job was interrupted before the last publish; the minion has not begun it since
 
-    @classmethod
-    def of(cls, state: str) -> Said:
-        """Return what a record of a minion says, by its state (``once.Record.about``)."""
-        return {"never": cls.NEVER, "interrupted": cls.INTERRUPTED}.get(state, cls.NOT_SURE)
-
 
 class Evidence(enum.Enum):
     """What has become known last."""

@@ -18,8 +18,6 @@ from saltext.jobs.core.master.caller import Caller, ask
 NAME = "job_once"
 #: Functions that the executor does not record.
 _PASS = ("saltutil.", "sys.", "job_once.")
-#: Seconds by which the recorded time of a publish may be wrong.
-_SKEW = 5.0
 #: Part of what a minion without ``cache_jobs`` answers when it is asked for an old return.
 _NO_RETURNS = "enable cache_jobs"
 _STATES = frozenset({"never", "begun", "interrupted", "ended", "unknown"})
@@ -31,10 +29,6 @@ class Record(NamedTuple):
     state: str  # never, begun, interrupted, ended, or unknown if it cannot read its records
     complete_for: float = 0.0  # for how many seconds it has recorded every job that it began; 0 unless "never"
     at: float = 0.0  # Unix time by the minion's clock at which it last began the job; 0 if it has not
-
-    def about(self, age: float) -> str:
-        """Return the state of a job published ``age`` seconds ago: not ``never`` if the records do not reach that far."""
-        return "unknown" if self.state == "never" and self.complete_for <= age + _SKEW else self.state
 
 
 def record_of(answer: Any) -> Record | None:

@@ -60,9 +60,9 @@ _TABLE = (
     ),
     (
         "the first wave of a ramp sends on before it has ended",
-        "core/batch/pace.py",
-        "return self.size if self.spec.stages[self.stage].wave else math.inf",
-        "return math.inf",
+        "core/batch/spec.py",
+        "Stage(group, size, size)",
+        "Stage(group, size, math.inf)",
         "tests/unit/batch/test_shell_sending.py::test_a_ramp_sends_wave_by_wave_and_then_slides",
     ),
     (

@@ -30,7 +30,7 @@ def test_options_under_engines_override_those_of_the_section():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"bogus": 1}, ["'bogus'", "1", "max_in_flight"]),
+        ({"bogus": 1}, ["'bogus'", "max_in_flight"]),
         ({"metrics_dir": "here"}, ["metrics_dir", "'here'", "a full path"]),
         ([1], ["batch_manager", "[1]", "a mapping"]),
         (False, ["batch_manager", "False", "a mapping"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from saltext.jobs.core import compat
 from saltext.jobs.core.batch.catalog import add_late_returns
 from saltext.jobs.core.batch.live import Ports
 from saltext.jobs.core.batch.shell import INTERVAL, BatchShell
@@ -236,6 +237,14 @@ class FakeWorker:
 
     def close(self):
         pass
+
+
+class Slow(FakeWorker):
+    """A thread for which everything takes three seconds."""
+
+    async def call(self, function, *args):
+        await compat.sleep(3.0)
+        return function(*args)
 
 
 class FakePermission:

@@ -6,13 +6,12 @@ import datetime
 
 import pytest
 
-from saltext.jobs.core import compat
 from saltext.jobs.core.batch.pace import FRESH
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.users import WHO
 from tests.faults import failing_syncs
 from tests.unit.batch.bench import BEGIN
-from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench
+from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench, Slow
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -186,12 +185,7 @@ def test_a_batch_whose_owner_has_lost_the_right_waits_until_it_is_given_back(tmp
 
 
 def test_nothing_is_sent_while_it_is_asked_whether_the_owner_still_has_the_right(tmp_path):
-    class Slow(FakeWorker):
-        async def call(self, function, *args):
-            await compat.sleep(30.0)
-            return function(*args)
-
-    minions = [FakeMinion("a", seconds=FRESH + 10), FakeMinion("b", seconds=FRESH + 20), FakeMinion("c")]
+    minions = [FakeMinion("a", seconds=FRESH + 10), FakeMinion("b", seconds=FRESH + 11), FakeMinion("c")]
     with ShellBench(tmp_path, minions) as bench:
         bench.restart(rights_worker=Slow())
         bench.begin("abc", "2", owner=ANNA, timeout=HOUR)

@@ -7,12 +7,11 @@ import os
 
 import pytest
 
-from saltext.jobs.core import compat
 from saltext.jobs.core.batch.shell import MOST_WAITING
 from saltext.jobs.core.batch.store import BatchStore, path_of
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import spec
-from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench
+from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench, Slow
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -214,14 +213,6 @@ def test_a_user_with_limited_rights_leaves_few_batches_waiting_and_others_as_man
     bench.ask("stop", jid="0", user="anna")
     bench.run(1)
     assert start(100, "anna", "password")[0] == "answer"
-
-
-class Slow(FakeWorker):
-    """A thread for which everything takes three seconds."""
-
-    async def call(self, function, *args):
-        await compat.sleep(3.0)
-        return function(*args)
 
 
 def test_what_changes_while_a_slow_disk_is_written_to_is_written_soon_after(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core.delivery.asking import said_of
+from saltext.jobs.core.delivery.known import Said
 from saltext.jobs.core.master.once import LACKS, NOTHING_RUNS, Record, is_recorded, is_return_of, lack_of, record_of
 
 
@@ -19,8 +21,8 @@ def test_an_invalid_time_vouches_for_nothing(seconds):
 
 def test_the_state_never_is_believed_only_for_a_job_younger_than_the_records():
     record = record_of({"job_once": {"state": "never", "recorded_for": 100}})
-    assert [record.about(age) for age in (0.0, 90.0, 99.0, 1000.0)] == ["never", "never", "unknown", "unknown"]
-    assert Record("interrupted").about(1000.0) == "interrupted"
+    assert [said_of(record, age) for age in (0.0, 90.0, 99.0, 1000.0)] == [Said.NEVER] * 2 + [Said.NOT_SURE] * 2
+    assert said_of(Record("interrupted"), 1000.0) is Said.INTERRUPTED
 
 
 @pytest.mark.parametrize(
