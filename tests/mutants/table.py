@@ -175,7 +175,7 @@ _TABLE = (
         "core/batch/pace.py",
         'return self.spec.owner.get("kind") not in (None, "master")',
         "return False",
-        "tests/unit/batch/test_shell_rollout.py::test_a_batch_whose_owner_has_lost_the_right_waits_until_it_is_given_back",
+        "tests/unit/batch/test_shell_rollout.py::test_a_batch_whose_owner_has_lost_the_right_sends_nothing_more_until_it_is_given_back",
     ),
     (
         "more minions are in flight over all batches than may be",

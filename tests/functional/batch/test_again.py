@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core.batch.spec import OPTIONS
 from saltext.jobs.core.batch.starting import asked_again, of_batch, of_job
+from saltext.jobs.core.batch.summary import preview
 from saltext.jobs.core.errors import Refused
 from tests.functional.batch.test_starting import ROOT, asked_for, new_batch, opts  # noqa: F401 (a fixture)
 
@@ -37,6 +39,10 @@ def test_a_batch_like_another_one_differs_only_in_what_is_its_own(site, given):
     first = asked_for(site, "*", fun="state.apply", **given)
     again = same(site, of_batch(first))
     assert {name for name, value in again.as_dict().items() if value != first.as_dict()[name]} <= OF_ITS_OWN
+
+
+def test_every_option_is_shown_by_its_name(site):
+    assert preview(asked_for(site, "*"), None, 1.0)["options"].keys() == OPTIONS.keys()
 
 
 def test_the_start_time_of_the_other_batch_is_not_taken_over(site):

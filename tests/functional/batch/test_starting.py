@@ -101,16 +101,7 @@ def test_a_misspelled_option_is_refused_with_the_option_that_was_meant(opts, sli
 
 @pytest.mark.parametrize(
     ("given", "told"),
-    [
-        ({"batch": "many"}, "'many'"),
-        ({"max_failures": "lots"}, "'lots'"),
-        ({"offline": "wait"}, "'wait'"),
-        ({"presence": "maybe"}, "'maybe'"),
-        ({"timeout": -1}, "timeout is -1"),
-        ({"max_runtime": 0}, "max_runtime is 0"),
-        ({"kwarg": "x"}, "kwarg is 'x'"),
-        ({"fun": "ping"}, "fun is 'ping'"),
-    ],
+    [({"batch": "many"}, "'many'"), ({"kwarg": "x"}, "kwarg is 'x'"), ({"fun": "ping"}, "fun is 'ping'")],
 )
 def test_a_malformed_option_is_refused_with_what_was_given(opts, given, told):
     with pytest.raises(Refused) as caught:
@@ -260,11 +251,9 @@ def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_wa
     bench.keep(store, ended=True)
     assert left() == ("1001", "web1", "web2")
     stands = Catalog(opts).find(first).minions()
-    assert (stands["web2"]["retry"], stands["web2"]["retry_state"], "retry" in stands["web1"]) == (
-        second,
-        "failed",
-        False,
-    )
+    assert {"retry": second, "retry_state": "failed"}.items() <= stands["web2"].items() and "retry" not in stands[
+        "web1"
+    ]
     bench = Bench(("web2",), "1", jid=other, parent=first)
     ended(bench, 1)
     bench.keep(store, ended=True)

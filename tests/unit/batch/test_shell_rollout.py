@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from saltext.jobs.core.batch.pace import FRESH
+from saltext.jobs.core.batch.pace import FRESH, Pause, PausedBy
 from saltext.jobs.core.errors import PublishFailed
 from saltext.jobs.core.users import WHO
 from tests.faults import failing_syncs
@@ -171,28 +171,19 @@ def test_a_runner_is_told_which_batch_and_stage_it_is_about(tmp_path):
 ANNA = {"kind": "token", "name": "anna", "backends": ["file"], "at": 1.0}
 
 
-def test_a_batch_whose_owner_has_lost_the_right_waits_until_it_is_given_back(tmp_path, caplog):
-    with ShellBench(tmp_path) as bench:
-        bench.permission.lost["anna"] = "anna may not publish state.apply to 4 of its minions any more"
-        bench.begin(owner=ANNA)
-        bench.run(10.0)
-        assert bench.batch().paused.reason == bench.permission.lost["anna"]
-        assert bench.permission.lost["anna"] in caplog.text
-        assert bench.states() == {}
-        bench.permission.lost.clear()
-        bench.ask("resume", jid=JID, user="root")
-        assert set(bench.end().outcomes) == set("abcd")
-
-
-def test_nothing_is_sent_while_it_is_asked_whether_the_owner_still_has_the_right(tmp_path):
+def test_a_batch_whose_owner_has_lost_the_right_sends_nothing_more_until_it_is_given_back(tmp_path, caplog):
     minions = [FakeMinion("a", seconds=FRESH + 10), FakeMinion("b", seconds=FRESH + 11), FakeMinion("c")]
     with ShellBench(tmp_path, minions) as bench:
-        bench.restart(rights_worker=Slow())
+        bench.restart(rights_worker=Slow())  # b returns while the server is asked
         bench.begin("abc", "2", owner=ANNA, timeout=HOUR)
         bench.run(FRESH)
-        bench.permission.lost["anna"] = "anna may not any more"
+        reason = bench.permission.lost["anna"] = "anna may not publish state.apply to 1 of its minions any more"
         bench.run(100.0)
-        assert (bench.master.jobs(), bench.batch().paused.reason) == (["ab"], "anna may not any more")
+        assert (bench.master.jobs(), bench.batch().paused) == (["ab"], Pause(PausedBy.PERMISSION, reason))
+        assert reason in caplog.text
+        bench.permission.lost.clear()
+        bench.ask("resume", jid=JID, user="root")
+        assert set(bench.end().outcomes) == set("abc")
 
 
 def test_a_batch_keeps_the_authenticated_user_with_its_load(tmp_path):
