@@ -89,7 +89,8 @@ def _go_on(batch: Batch, now: float) -> list[Effect]:
         else:
             _wait_until(batch, ping_at)
     effects += [] if pending.first_ping else _publish(batch, now)
-    if pending.unseen and not (pending.first_ping or batch.flights or pending.available) and pace.checking is None:
+    is_idle = not (pending.first_ping or batch.flights or pending.available(pace.group) or pace.checking is not None)
+    if pending.unseen and is_idle:
         pending.awaited_until = pending.given_up_by()
     return effects
 

@@ -87,9 +87,8 @@ class Pending(Part):
     pinged: tuple[str, ...] = ()  # the minions of the ping that is under way
     ping_at: float = 0.0  # no ping before this Unix time
     settled_at: float = 0.0  # no minion is given up before this time: the master is young, and minions still connect
-    awaited_until: float = (
-        0.0  # nothing is sent before a sign of life, or before this time; 0 if that does not hold it up
-    )
+    # Nothing is sent before a sign of life, or before this time; 0 if that does not hold it up.
+    awaited_until: float = 0.0
     _places: dict[object, int] = field(init=False)
     _ends: list[int] = field(init=False)  # of groups
 
