@@ -206,8 +206,8 @@ def outcome(jid: object) -> dict[str, Any]:
     minions of the job are not known), ``returned`` and ``failed``; ``missing`` (names of minions that have not returned, and
     of which no batch and no queue knows more); ``owed`` (``{minion: state}``, the minions for which ``job_retry`` keeps the
     job, and the state of the entry; None if its queue cannot be read); and ``groups``, a list of dicts with ``count``,
-    ``state`` (of a batch also that of ``batch.minions``), ``retcode`` (or None), ``text`` (of the first minion) and
-    ``minions``.
+    ``state`` (also that of ``batch.minions``, or of an entry of the queue that is over), ``retcode`` (or None), ``text`` (of
+    the first minion) and ``minions``.
 
     CLI Example:
 
@@ -228,16 +228,24 @@ def outcome(jid: object) -> dict[str, Any]:
     caller.require_no_peer(who)
     if not caller.sees_all(__opts__, who):
         caller.require_right(__opts__, who, load, jobs.minions_of(load))
-    return jobs.outcome(cache, jid, load, _owed(jid), _ended(jid))
+    owed, over = _owed(jid)
+    return jobs.outcome(cache, jid, load, owed, {**over, **_ended(jid)})
 
 
-def _owed(jid: str) -> dict[str, str] | None:
-    """Return ``{minion: state}`` of a job's entries in the retry queue; None if the queue cannot be read."""
+def _owed(jid: str) -> tuple[dict[str, str] | None, dict[str, tuple[str, str]]]:
+    """
+    Return ``{minion: state}`` of a job's entries in the retry queue, or None if the queue cannot be read; and the states and
+    reasons of entries whose job is not delivered any more.
+    """
+    from saltext.jobs.core.retry.entry import ENDED
+
     try:
-        return {entry.minion: entry.state.value for entry, _ in _queue().entries(jid=jid)}
+        entries = [entry for entry, _ in _queue().entries(jid=jid)]
     except OSError as exc:
         runner.note(globals(), f"It is not known which minions are owed the job: {exc}")
-        return None
+        return None, {}
+    over = {entry.minion: (entry.state.value, entry.reason) for entry in entries if entry.state in ENDED}
+    return {entry.minion: entry.state.value for entry in entries if entry.minion not in over}, over
 
 
 def _ended(jid: str) -> dict[str, tuple[str, str]]:
@@ -263,7 +271,7 @@ def _ended(jid: str) -> dict[str, tuple[str, str]]:
 
 @runner.verb
 def minions(
-    minion: object = "*", fun: object = "state.apply", not_since: object = None, start_time: object = None
+    minion: object = "*", fun: object = None, not_since: object = None, start_time: object = None
 ) -> dict[str, Any]:
     """
     Return the last result of each accepted minion: when it last ran a function, and how that ended.
@@ -275,7 +283,7 @@ def minions(
         Only these minions: a glob such as ``web*``, or several, with commas or as a list.
 
     fun
-        The function: globs, as for ``minion``.
+        The function: globs, as for ``minion``. Default: ``state.apply``.
 
     not_since
         Only minions that have not run it since then, or never: ``-7d`` for the last week, or a date and time.
@@ -301,6 +309,9 @@ def minions(
 
     store = _store()
     globs, edge = kinds.NAMES.given("minion", minion), kinds.MOMENT.given("not_since", not_since)
+    if fun is None:
+        fun = "state.apply"
+        runner.note(globals(), "This is about state.apply; fun='state.*' or fun='*' looks at other functions too")
     query = query_of(store, {"fun": fun, "start_time": start_time})
     wanted = [name for name in minion_keys(__opts__)[0] if any(fnmatch.fnmatchcase(name, glob) for glob in globs)]
     if not wanted:

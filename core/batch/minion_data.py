@@ -37,16 +37,16 @@ def may_have_started(opts: Mapping[str, Any], since: Mapping[str, float]) -> fro
     return frozenset(name for name, at in written.items() if at is not None and at >= since[name] - _SLACK)
 
 
-def find_groups(opts: Mapping[str, Any], by: str, minions: Sequence[str]) -> tuple[Group, ...]:
+def find_groups(opts: Mapping[str, Any], by: str, minions: Sequence[str], is_retry: bool = False) -> tuple[Group, ...]:
     """
     Return the groups of some minions, in order. ``by`` is as ``spec.parse_by`` takes it.
 
-    :raises Refused: when no minion is known to be in any group, which must be a mistake.
+    :raises Refused: when no minion is known to be in any group, which must be a mistake unless it ``is_retry``.
     :raises JobCacheError: if the cache fails.
     """
     wanted = parse_by(by)
     labels = (_nodegroups_of if wanted.kind == "nodegroups" else _values_of)(opts, wanted, minions)
-    if not any(labels.values()):
+    if not (is_retry or any(labels.values())):
         known = f"the master knows {len(labels)} of {counted(len(minions), 'minion')} (minion_data_cache)"
         raise Refused(f"by is {by!r}, but no minion of the target is in such a group; {known}")
     return groups_of(minions, labels, wanted.order)

@@ -103,7 +103,7 @@ def new_batch(
             f"The master has no grains and pillar of {counted(len(unsure), 'minion')} that the target {tgt!r} may match; "
             "salt '*' saltutil.refresh_pillar brings them"
         )
-    groups = find_groups(opts, spec.by, minions) if spec.by else ()
+    groups = find_groups(opts, spec.by, minions, parent is not None) if spec.by else ()
     # A batch's events show groups to every user of salt-api, whatever their rights. So numbers replace values of minions.
     plain = [group.name for group in groups] if spec.by.startswith("nodegroups:") else (WITHOUT, NOT_KNOWN)
     names = [name if name in plain else str(number) for number, (name, _) in enumerate(groups, 1)]

@@ -28,7 +28,7 @@ from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NotNow, NotYet
 from saltext.jobs.core.ledger import stored
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.lines import Quiet
-from saltext.jobs.core.site import site_of
+from saltext.jobs.core.site import left_by, site_of
 
 log = lines.logger(__name__)
 
@@ -187,7 +187,10 @@ def _absence(opts: Mapping[str, Any], engine: str) -> str:
     if lead is None:
         return "is not running (is it under `engines:` in the master's configuration?)"
     if not lead.hangs:
-        return "did not answer in time: it is busy, or it failed: look in the master's log"
+        why = "it is busy, or it failed: look in the master's log"
+        if other := left_by(opts):
+            why += f"; if `cache:` was changed, restart the master: until then it uses {site_of(other).place}"
+        return f"did not answer in time: {why}"
     which = f" (process {lead.process})" if lead.process else ""
     told = f"has not answered for {lead.hangs:.0f} s{which}: it hangs or is stopped"
     return f"{told}; if you end it, the master starts it anew"

@@ -91,6 +91,10 @@ def test_a_grouping_that_groups_no_minion_is_refused(opts, known, by, word):
         find_groups(opts, by, ("m1", "m2", "m3", "m4"))
 
 
+def test_the_minions_of_a_retry_may_all_be_in_no_group(opts, known):
+    assert find_groups(opts, "nodegroups:[by_rack]", ("m2",), is_retry=True) == (Group(WITHOUT, ("m2",)),)
+
+
 # -- targets -----------------------------------------------------------------------------------------------------------
 
 

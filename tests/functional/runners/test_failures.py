@@ -12,6 +12,7 @@ import salt.payload
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.master.job_cache import JobCache
 from tests.functional.options import options_in
+from tests.functional.retry.records import changes, queue_of, record_of, snapshot_of
 from tests.unit.batch.bench import Bench
 
 JID = "20260516101112131415"
@@ -93,6 +94,10 @@ def test_the_outcome_of_a_plain_job_is_shown_in_full(opts, run):
     }
     assert [(group["count"], group["text"]) for group in found["groups"]] == [(2, "web2: disk full")]
     assert (found["fun"], found["arguments"], found["user"]) == ("state.apply", ["nginx"], "anna")
+    queue_of(opts).write(changes({JID: snapshot_of()}, {("web4", JID): {**record_of("web4"), "state": "cancelled"}}))
+    found = run("job_cache.outcome", JID)
+    assert (found["missing"], found["owed"]) == ([], {}), "nothing is owed any more"
+    assert [(group["state"], group["minions"]) for group in found["groups"][1:]] == [("cancelled", ["web4"])]
 
 
 def test_a_minion_on_which_a_batch_did_not_succeed_is_named_so_for_its_job_too(opts, run):
