@@ -9,9 +9,10 @@ import multiprocessing
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import salt.utils.msgpack
 import salt.version
 
 try:  # Salt 3006 carries its own tornado, whose loop is not an asyncio loop.
@@ -55,6 +56,30 @@ def new_loop() -> Any:
         return loop
     asyncio.set_event_loop(asyncio.new_event_loop())
     return IOLoop.current()
+
+
+class Frames:
+    """What comes from the publisher of the event bus, as events. Some patches of Salt 3006 put its length before each."""
+
+    def __init__(self) -> None:
+        self._unpacker = salt.utils.msgpack.Unpacker(raw=True)
+        self._left: bytearray | None = None  # the beginning of an event that comes with its length; else None
+        self._is_first = True
+
+    def take(self, data: bytes) -> Iterator[bytes]:
+        """Yield the events that are whole with more data. :raises Exception: of many kinds, if these are no events."""
+        if self._is_first:
+            # A frame of msgpack, a mapping, begins with another byte than the length of an event of less than 16 MiB.
+            self._left, self._is_first = bytearray() if data[0] == 0 else None, False
+        if self._left is None:
+            self._unpacker.feed(data)
+        else:
+            self._left += data
+            while len(self._left) >= 4 and len(self._left) >= (end := 4 + int.from_bytes(self._left[:4], "big")):
+                self._unpacker.feed(bytes(self._left[4:end]))
+                del self._left[:end]
+        for frame in self._unpacker:
+            yield frame[b"body"]
 
 
 def stamp() -> str:

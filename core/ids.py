@@ -30,8 +30,6 @@ def plain(value: Any) -> str | None:
     Return ``value`` as text if it is one plain path component, else None. Numbers are accepted, since YAML on the command
     line turns a jid into one; so are bytes in UTF-8.
     """
-    if type(value) is str and _COMMON(value):
-        return value
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     elif isinstance(value, bytes):

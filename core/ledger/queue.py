@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from saltext.jobs.core.ledger.tables import QUEUE, Tables, marks_of, parts_of
 
-#: The kinds of a job, and of what one minion is owed of it. There may be others.
-JOB, ENTRY = 1, 2
+#: The kind of a job.
+JOB = 1
 #: Rows that are read at once.
 _PART = 2000
 

@@ -15,13 +15,12 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import salt.payload
 import salt.transport.frame
 import salt.utils.dicttrim
-import salt.utils.msgpack
 
 from saltext.jobs.core import compat, lines
 from saltext.jobs.core.lines import Quiet
@@ -154,30 +153,6 @@ class Bus:
             listener.on_gap()
 
 
-class _Frames:
-    """What comes from the publisher, as events. Some releases of Salt 3006 put the length before each of them."""
-
-    def __init__(self) -> None:
-        self._unpacker = salt.utils.msgpack.Unpacker(raw=True)
-        self._left: bytearray | None = None  # the beginning of an event that comes with its length; else None
-        self._is_first = True
-
-    def take(self, data: bytes) -> Iterator[bytes]:
-        """Yield the events that are whole with more data. :raises Exception: of many kinds, if these are no events."""
-        if self._is_first:
-            # A frame of msgpack, a mapping, begins with another byte than the length of an event of less than 16 MiB.
-            self._left, self._is_first = bytearray() if data[0] == 0 else None, False
-        if self._left is None:
-            self._unpacker.feed(data)
-        else:
-            self._left += data
-            while len(self._left) >= 4 and len(self._left) >= (end := 4 + int.from_bytes(self._left[:4], "big")):
-                self._unpacker.feed(bytes(self._left[4:end]))
-                del self._left[:end]
-        for frame in self._unpacker:
-            yield frame[b"body"]
-
-
 # -- the publisher's own sockets ------------------------------------------------------------------------------------------
 # Salt's own client takes a task, a lock and a read of 4 KiB for a handful of events, so its listener falls behind on a busy
 # bus and is cut off. To fire an event, it starts a thread and waits for it. What follows must never wait, never mix the
@@ -237,7 +212,7 @@ class Stream:
 
     async def _read(self, stream: Any) -> None:
         """Take events until the connection breaks."""
-        frames = _Frames()
+        frames = compat.Frames()
         try:
             while not self._is_over:
                 data = await stream.read_bytes(_CHUNK, partial=True)
