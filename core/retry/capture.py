@@ -257,7 +257,11 @@ class Capture:
         for jid in jids:
             # This is stored before the signal counts as settled. The look strikes off minions that returned the job.
             job = self._noted(jid, self._queue.now + self._queue.settings.ttl)
-            job.killed.update(dict.fromkeys(sorted(kill.minions), Killed(kill.user, kill.at)))
+            for minion in sorted(
+                kill.minions
+            ):  # after a gap, the job cache tells of earlier kills than the log has told of
+                if minion not in job.killed or min(job.killed[minion].at, self._queue.now) <= kill.at:
+                    job.killed[minion] = Killed(kill.user, kill.at)
             self.look(jid)
         for entry in [entry for minion in sorted(kill.minions) for entry in self._queue.of(minion, kill.jid or None)]:
             # A job that the queue has not sent runs from the operator's own publish.
