@@ -118,12 +118,15 @@ def _work_in(opts: Mapping[str, Any], part: str) -> str:
 
 def _left_behind(opts: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield a finding for work that is left in the file that was used before `cache:` became sqlite, or was sqlite."""
+    from saltext.jobs.core.engine import requests
     from saltext.jobs.core.site import left_by, site_of
 
     with contextlib.suppress(Exception):  # a file that cannot be read has nothing that could go on
         if (other := left_by(opts)) is None:
             return
         place = site_of(other).place
+        if any(process and process.place == place for process in (requests.process_of(opts, name) for name in ENGINES)):
+            return  # they go on there until the master is restarted
         do = "set `cache:` back until that is done; if it need not be done, move the file away"
         if batches := _work_in(other, BATCH_MANAGER):
             yield fault("batches-left-behind", f"{batches} in {place}, which is not used any more", do)

@@ -33,6 +33,7 @@ class Leader(NamedTuple):
     epoch: int = 0  # Unix time of the takeover in microseconds, higher than all earlier ones; 0 if it is not known
     master: str = ""  # the id of its master
     run: str = ""  # an id of this run of the master, which changes with a restart
+    place: str = ""  # of the database that it works in; empty if it is not known
 
     def __str__(self) -> str:
         return f"{self.pid} of {self.user} on {self.host}{self.master and f', master {self.master}'}"
@@ -59,13 +60,13 @@ def leader_of(line: bytes) -> Leader | None:
         return None
 
 
-def this_process(epoch: int, master: str, run: str) -> Leader:
+def this_process(epoch: int, master: str, run: str, place: str = "") -> Leader:
     """Return this process as the leader of an epoch."""
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         user = str(os.geteuid())
-    return Leader(os.getpid(), user, socket.gethostname(), VERSION, epoch, master, run)
+    return Leader(os.getpid(), user, socket.gethostname(), VERSION, epoch, master, run, place)
 
 
 class Lead(NamedTuple):
@@ -122,11 +123,14 @@ class Lease:
 
 
 class FileLease(Lease):
-    """``run``: an id of this run of the ``master``, which changes with a restart; empty if it is not known."""
+    """
+    ``run``: an id of this run of the ``master``, which changes with a restart; empty if it is not known. ``place``: of the
+    database that its process works in.
+    """
 
-    def __init__(self, path: pathlib.Path, master: str, run: str = "") -> None:
+    def __init__(self, path: pathlib.Path, master: str, run: str = "", place: str = "") -> None:
         super().__init__()
-        self._path, self._master, self._run = path, master, run
+        self._path, self._master, self._run, self._place = path, master, run, place
         self._handle = -1
 
     def take(self) -> bool:
@@ -144,7 +148,8 @@ class FileLease(Lease):
     def _sign(self, handle: int) -> None:
         self.predecessor = leader_of(os.pread(handle, 4096, 0))
         before = self.predecessor.epoch if self.predecessor is not None else 0
-        self.leader = this_process(max(before + 1, int(time.time() * 1_000_000)), self._master, self._run)
+        epoch = max(before + 1, int(time.time() * 1_000_000))
+        self.leader = this_process(epoch, self._master, self._run, self._place)
         line = self.leader.as_line()
         os.pwrite(handle, line, 0)
         os.ftruncate(handle, len(line))

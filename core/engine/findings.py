@@ -68,7 +68,7 @@ def about_name(opts: Mapping[str, Any], engine: str) -> list[Finding]:
 
 
 def about_engine(opts: Mapping[str, Any], engine: str) -> list[Finding]:
-    """Return a finding if an engine does not run, hangs, or runs as another user or version."""
+    """Return a finding if an engine does not run, hangs, or runs as another user, or differs."""
     site, user = site_of(opts), str(opts.get("user") or "root")
     lead = site.lead(engine)
     if lead is None:
@@ -95,8 +95,8 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[Finding]:
                 f"end that process, and make {user} the owner of {site.folder(engine) or site.place}",
             )
         ]
-    other = requests.other_version(engine, process)
-    return [fault("engine-version", other)] if other else []
+    other = requests.differs(opts, engine, process)
+    return [fault("engine-differs", other)] if other else []
 
 
 def _about_folders(opts: Mapping[str, Any], kept: Sequence[pathlib.Path]) -> list[Finding]:

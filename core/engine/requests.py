@@ -28,7 +28,7 @@ from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NotNow, NotYet
 from saltext.jobs.core.ledger import stored
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.lines import Quiet
-from saltext.jobs.core.site import left_by, site_of
+from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
 
@@ -45,8 +45,11 @@ def is_running(opts: Mapping[str, Any], engine: str) -> bool:
     return site_of(opts).lead(engine) is not None
 
 
-def other_version(engine: str, process: Leader | None) -> str:
-    """Say that the process of an engine is known to have another version than this one, and what to do; empty if not."""
+def differs(opts: Mapping[str, Any], engine: str, process: Leader | None) -> str:
+    """Say that the process of an engine is known to have another version or database, and what to do; empty if not."""
+    here = site_of(opts).place
+    if process is not None and process.place not in (here, ""):
+        return f"the {engine} engine works in {process.place}, and `cache:` says {here}: restart the master"
     if process is None or process.version in (VERSION, ""):
         return ""
     return f"the {engine} engine runs {process.version} of saltext-jobs, and this is {VERSION}: restart the master"
@@ -66,9 +69,8 @@ def driver_of(opts: Mapping[str, Any], engine: str) -> str | None:
 
 def leading(opts: Mapping[str, Any], engine: str) -> dict[str, Any]:
     """Return ``engine`` (whether one runs), ``process`` (and its machine and master), ``since`` (Unix time), or None."""
-    lead = site_of(opts).lead(engine)
-    process = lead.process if lead is not None else None
-    return {"engine": lead is not None, "process": process and str(process), "since": process and process.since}
+    process = process_of(opts, engine)
+    return {"engine": is_running(opts, engine), "process": process and str(process), "since": process and process.since}
 
 
 def content_of(body: bytes) -> dict[str, Any] | None:
@@ -94,10 +96,10 @@ def ask(
         would not make ``salt-run`` fail: Salt takes it for a question about usage.)
     :raises NotNow: when the request cannot be written, or the engine refuses it because something fails.
     :raises Refused: for a request that cannot be written so that it can be read.
-    :raises EngineAbsent: when the engine is of another version, unless ``keep`` is set; and when no answer comes in time,
+    :raises EngineAbsent: when the engine ``differs``, unless ``keep`` is set; and when no answer comes in time,
         with what becomes of the request.
     """
-    other = other_version(engine, process_of(opts, engine))
+    other = differs(opts, engine, process_of(opts, engine))
     # Every version can read a kept request (a stop, a pause, a change of the queue), which must not wait for a restart.
     if other and not keep:
         raise EngineAbsent(f"{other[0].upper()}{other[1:]}")
@@ -146,10 +148,10 @@ def history(opts: Mapping[str, Any], engine: str) -> Any:
 
 def waiting(opts: Mapping[str, Any], engine: str) -> list[dict[str, Any]]:
     """Return the requests that an engine has not answered yet, oldest first, without unreadable ones."""
-    found = []
     with contextlib.suppress(OSError):
-        found = [content_of(each.body) for each in Requests(site_of(opts), engine).open()]
-    return [request for request in found if request is not None]
+        found = (content_of(each.body) for each in Requests(site_of(opts), engine).open())
+        return [request for request in found if request is not None]
+    return []
 
 
 def leave(opts: Mapping[str, Any], engine: str, request: Mapping[str, Any]) -> None:
@@ -187,13 +189,9 @@ def _absence(opts: Mapping[str, Any], engine: str) -> str:
     if lead is None:
         return "is not running (is it under `engines:` in the master's configuration?)"
     if not lead.hangs:
-        why = "it is busy, or it failed: look in the master's log"
-        if other := left_by(opts):
-            why += f"; if `cache:` was changed, restart the master: until then it uses {site_of(other).place}"
-        return f"did not answer in time: {why}"
+        return "did not answer in time: it is busy, or it failed: look in the master's log"
     which = f" (process {lead.process})" if lead.process else ""
-    told = f"has not answered for {lead.hangs:.0f} s{which}: it hangs or is stopped"
-    return f"{told}; if you end it, the master starts it anew"
+    return f"has not answered for {lead.hangs:.0f} s{which}: it hangs or is stopped; if it ends, the master restarts it"
 
 
 # -- the engine's side --------------------------------------------------------------------------------------------------

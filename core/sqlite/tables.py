@@ -123,7 +123,7 @@ class SqliteTables(Tables):
         return self.folder(engine) / "lock"
 
     def lease(self, engine: str, run: str = "") -> FileLease:
-        return FileLease(self._lock(engine), str(self.opts.get("id") or ""), run)
+        return FileLease(self._lock(engine), str(self.opts.get("id") or ""), run, self.place)
 
     def leader(self, engine: str) -> Leader | None:
         try:

@@ -260,9 +260,16 @@ def test_a_caller_of_a_silent_engine_learns_how_long_it_has_been_silent_and_noth
     assert "engines:" not in str(caught.value)
 
 
-def test_an_engine_of_another_version_is_asked_for_nothing_and_the_master_is_to_be_restarted(opts, held):
-    held.write_bytes(Leader(17, "root", "here", "0.0.1").as_line())
-    with pytest.raises(EngineAbsent, match=f"engine runs 0.0.1.* and this is {re.escape(VERSION)}: restart the master"):
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"version": "0.0.1"}, f"engine runs 0.0.1.* and this is {re.escape(VERSION)}: restart the master"),
+        ({"place": "/before"}, "engine works in /before, and `cache:` says .*: restart the master"),
+    ],
+)
+def test_an_engine_of_another_version_or_database_is_asked_for_nothing(opts, held, more, why):
+    held.write_bytes(Leader(17, "root", "here", **more).as_line())
+    with pytest.raises(EngineAbsent, match=why):
         ask(opts, ENGINE, {"do": "start"})
     assert left(opts) == []
 
