@@ -1,5 +1,7 @@
 """
-One process's access to the storage of jobs: the driver, its keys and the locks.
+One process's access to the storage of jobs: the driver, its keys and the locks. First come the two drivers of this
+extension, whose values are in tables (``core/ledger/values.py``). They need no loader of Salt; a publish stores everything
+in one transaction, a job is removed in one, and jobs are found by an index.
 
 A jid or minion id that is not one plain path component is refused with a warning. It must never reach the driver.
 """
