@@ -94,13 +94,8 @@ def groups_of(
     ranks = {name: (0, rank) for rank, name in enumerate(order)}
     found: dict[str, list[str]] = {}
     for minion in minions:
-        if minion not in labels:
-            name = NOT_KNOWN
-        elif not labels[minion]:
-            name = WITHOUT
-        else:
-            name = min(labels[minion], key=lambda label: _rank(label, ranks))
-        found.setdefault(name, []).append(minion)
+        names = labels.get(minion, (NOT_KNOWN,)) or (WITHOUT,)
+        found.setdefault(min(names, key=lambda name: _rank(name, ranks)), []).append(minion)
     return tuple(Group(name, tuple(found[name])) for name in sorted(found, key=lambda name: _rank(name, ranks)))
 
 

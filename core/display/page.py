@@ -14,19 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saltext.jobs.core.display.command import command, where
-from saltext.jobs.core.display.text import (
-    ELLIPSIS,
-    UNKNOWN,
-    ago,
-    clean,
-    counted,
-    cut,
-    local,
-    pad,
-    seconds_of,
-    width_of,
-    wrap,
-)
+from saltext.jobs.core.display.text import ELLIPSIS, UNKNOWN, ago, clean, counted, cut, local, width_of, wrap
 
 #: Rows that a table shows by default; those that need attention come first.
 ROWS = 40
@@ -202,7 +190,9 @@ class Page:
         return widths
 
     def _cell(self, text: str, column: Column, width: int) -> str:
-        padded = pad(cut(text, width, middle=column.names), width, column.right)
+        shown = cut(text, width, middle=column.names)
+        blanks = " " * (width - width_of(shown))
+        padded = blanks + shown if column.right else shown + blanks
         colour = _COLOURS.get(text) if self.colours else None
         return f"{colour}{padded}{_END}" if colour else padded
 
@@ -236,8 +226,8 @@ class Page:
         """Return a value, or each of its parts, on one line, with times as people read them; None if it takes several."""
         if _is_plain(value):
             # A word or a flag may have the name of a time.
-            is_time = value and (name.endswith("_at") or name in ("since", "started", "oldest", "time"))
-            return [self.when(value) if is_time and seconds_of(value) is not None else plain(value)]
+            is_time = name.endswith("_at") or name in ("since", "started", "oldest", "time")
+            return [self.when(value) if value and is_time and type(value) in (int, float) else plain(value)]
         if isinstance(value, Mapping) and all(map(_is_plain, value.values())):
             parts = {str(key): part for key, part in value.items() if part not in _EMPTY}
             told = [f"{key} {text}" for key, part in parts.items() for text in self._flat(key, part) or ()]
@@ -248,7 +238,8 @@ class Page:
 
     def when(self, value: Any) -> str:
         """Return a time with its age: ``2026-05-16 10:11:12 (3 min ago)``."""
-        return UNKNOWN if seconds_of(value) is None else f"{local(value, self.tz)} ({ago(value, self.now)})"
+        at = local(value, self.tz)
+        return at if at == UNKNOWN else f"{at} ({ago(value, self.now)})"
 
     def age(self, value: Any) -> str:
         """Return how long ago it was, for a table: ``3 min``; a time to come begins with ``in``."""

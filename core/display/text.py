@@ -69,12 +69,6 @@ def cut(text: str, width: int, middle: bool = True) -> str:
     return _taken(text, room - tail) + ELLIPSIS + text[end:]
 
 
-def pad(text: str, width: int, right: bool = False) -> str:
-    """Return a clean text padded with spaces to ``width`` columns; on the left if ``right``."""
-    blanks = " " * (width - width_of(text))
-    return blanks + text if right else text + blanks
-
-
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
     """Return lines of at most ``width`` columns, divided between words if possible; all but the first after ``indent``."""
     indent = indent if len(indent) < width // 2 else ""
