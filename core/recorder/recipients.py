@@ -96,12 +96,13 @@ class ToReturner:
         """Return the parcels of the first rows, as memory allows, but for records that the job cache may yet get."""
         self._held.clear()
         found, size, late = dict[Key, Parcel](), 0, SETTLED if self.store.writes_together else _LATE
+        begun = time.time()  # before it reads: this process may be frozen meanwhile
         for start in range(0, len(rows), _LOOKED_UP):
             part = rows[start : start + _LOOKED_UP]
             returns = self._returns(row.key for row in part if row.key.kind == RETURN)
             for row in part:
                 parcel = self._parcel(row, returns.get(row.key))
-                if parcel is not None or abs(time.time() - row.at) > late:
+                if parcel is not None or abs(begun - row.at) > late:
                     found[row.key] = parcel
             size += sum(len(repr(data)) for data in returns.values())
             if size >= _BYTES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 import tracemalloc
 import uuid
@@ -13,9 +14,10 @@ import salt.utils.jid
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
+from saltext.jobs.core.ledger.outbox import Key, Row
 from saltext.jobs.core.ledger.records import return_of
 from saltext.jobs.core.options.engines import RecorderSettings
-from saltext.jobs.core.recorder.recipients import is_wanted
+from saltext.jobs.core.recorder.recipients import RETURN, is_wanted
 from saltext.jobs.core.recorder.returner import settings_of
 from saltext.jobs.core.store.store import store_of
 from tests.database import database_of, replies_in
@@ -221,6 +223,14 @@ def test_a_return_that_reaches_the_job_cache_seconds_after_the_log_is_recorded_a
     stage.job_cache.give_back(jid, "m1")
     assert stage.until(lambda: (jid, "m1", "x") in stage.returns)
     assert sorted(stage.returns) == [(jid, "m1", "x"), (jid, "m2", "x")]
+
+
+def test_a_return_that_comes_while_the_recorder_is_frozen_is_not_taken_for_lost(make, jid, monkeypatch):
+    stage = make(opts={"cache": "localfs"})
+    now, opened, seen = time.time(), os.open, []
+    monkeypatch.setattr(os, "open", lambda path, *more, **how: seen.append(path) or opened(path, *more, **how))
+    monkeypatch.setattr(time, "time", lambda: now + 60 * any("jobs/returns" in str(path) for path in seen))
+    assert stage.recipient.read([Row(Key(RETURN, jid, "m1"), now)]) == {} and seen
 
 
 def test_a_question_of_an_engine_is_neither_recorded_nor_lost(make, jid):

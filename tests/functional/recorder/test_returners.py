@@ -59,12 +59,16 @@ def pgjsonb(postgresql, opts):
     return ReturnerModule(opts, "pgjsonb")
 
 
-def test_pgjsonb_stores_loads_and_returns(pgjsonb, postgresql):
-    pgjsonb.store_load(JID, a_load())
-    pgjsonb.store_return(a_return(value={"a": [1, 2]}))
+@pytest.mark.parametrize("name", ["", "history"])  # save_load has no way to learn of a ret_config
+def test_pgjsonb_stores_loads_and_returns_also_by_an_alternative_configuration(pgjsonb, postgresql, opts, name):
+    prefix = f"{name}." if name else ""
+    opts.update({"returner.pgjsonb.port": 1, **{prefix + option: it for option, it in postgresql.options.items()}})
+    module = ReturnerModule(opts, "pgjsonb", name)
+    module.store_load(JID, a_load())
+    module.store_return(a_return(value={"a": [1, 2]}))
     assert postgresql.returns() == [(JID, "m1")]
-    assert postgresql.execute("SELECT load->>'user' FROM jids") == [("anna",)]
-    assert pgjsonb.returns(JID)["m1"]["return"] == {"a": [1, 2]}
+    assert postgresql.execute("SELECT jid, load->>'user' FROM jids") == [(JID, "anna")]
+    assert module.returns(JID)["m1"]["return"] == {"a": [1, 2]}
 
 
 def test_a_server_that_is_down_is_an_error_although_pgjsonb_only_logs_it(pgjsonb, postgresql, caplog):
@@ -103,20 +107,6 @@ def test_an_error_is_heard_whatever_the_log_level(pgjsonb, postgresql):
             pgjsonb.store_return(a_return())
     finally:
         logging.getLogger().setLevel(before)
-
-
-def test_loads_go_to_the_alternative_configuration_too(postgresql, opts):
-    # save_load has no way to learn of a ret_config.
-    postgresql.start() if postgresql.process is None else None
-    postgresql.empty()
-    opts["returner.pgjsonb.port"] = 1
-    opts.update({f"history.{name}": value for name, value in postgresql.options.items()})
-    module = ReturnerModule(opts, "pgjsonb", "history")
-    module.store_load(JID, a_load())
-    module.store_return(a_return())
-    assert postgresql.returns() == [(JID, "m1")]
-    assert postgresql.execute("SELECT jid FROM jids") == [(JID,)]
-    assert list(module.returns(JID)) == ["m1"]
 
 
 # -- rawfile_json -----------------------------------------------------------------------------------------------------
