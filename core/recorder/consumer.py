@@ -111,7 +111,7 @@ class Consumer:
         if count:
             self._quiet.critical(
                 "lost",
-                "%d records for %s are lost (%d in all): it was away or slow for longer than they are kept",
+                "%d records for %s are lost (%d in all): they are kept no more, or could not be stored",
                 count,
                 self.name,
                 self.lost,

@@ -68,7 +68,7 @@ def _about_work(stats: Mapping[str, Any]) -> Iterator[Finding]:
             yield fault("returner-slow", f"{name} is {one['lag']:.0f} s behind, with {waits}: it is too slow")
         if one["dropped"]:
             told = f"records for {name} were lost since the engine's start ({one['dropped']:,})"
-            why = "it was away or slow for longer than they are kept"
+            why = "they are kept no more, or could not be stored"
             yield fault("records-lost", f"{told}: {why}", "for returns, raise log_size or keep_jobs_seconds")
         if one["set_aside"]:
             yield fault(
