@@ -26,19 +26,20 @@ This file only wires: policy is in ``core/recorder/pipeline.py`` and ``core/reco
 
 from __future__ import annotations
 
+import functools
 import socket
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from saltext.jobs.core import lines
 from saltext.jobs.core.batch import summary
+from saltext.jobs.core.batch.catalog import Catalog
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.disk.lease import Lease
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.engine.requests import Service
-from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.master.bus import Bus
@@ -51,7 +52,7 @@ from saltext.jobs.core.recorder.recipients import Send, ToPeople, ToReturner, We
 from saltext.jobs.core.recorder.returner import NOTICES, ReturnerModule, notices_of, settings_of
 from saltext.jobs.core.recorder.shell import Look, RecorderShell, Watch, known_of
 from saltext.jobs.core.retry.entry import State
-from saltext.jobs.core.retry.store import RetryStore
+from saltext.jobs.core.retry.store import RetryStore, owed_of
 from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
@@ -66,8 +67,8 @@ __opts__: Mapping[str, Any]
 _PATIENCE = 30.0
 #: Most seconds before a notice that did not arrive is sent again.
 _LONGEST = 300.0
-#: Seconds between two looks at batches, at the retry queue and at the engines.
-_BATCHES, _QUEUE, _ENGINES = 2.0, 15.0, 5.0
+#: Seconds between two looks at batches, at those that have ended without success, at the retry queue and at the engines.
+_BATCHES, _ENDED, _QUEUE, _ENGINES = 2.0, 15.0, 15.0, 5.0
 #: Kinds of notices after which nothing is wrong.
 _GOOD = ("recovered", "test")
 
@@ -136,9 +137,9 @@ def _to_returner(master: str, returner: ReturnerModule) -> Send:
 def _looks(opts: Mapping[str, Any], tables: Tables, reported: Reported) -> dict[str, tuple[Look, float]]:
     store, queue = BatchStore(opts), RetryStore(tables) if is_configured(opts, JOB_RETRY) else None
 
-    def batches(now: float) -> None:
-        jids = store.jids(Kind.OPEN, Kind.ENDED)
-        seen = {jid: found for jid in reported.to_read(jids) if (found := _look(store, jid))}
+    def batches(now: float, ended: bool = False) -> None:
+        jids, catalog = store.jids(Kind.OPEN, Kind.ENDED), Catalog(opts, owed=functools.partial(owed_of, opts))
+        seen = {jid: found for jid in reported.to_read(jids, ended) if (found := _look(catalog, jid))}
         reported.take_batches(seen, jids, now)
 
     def owed(now: float) -> None:
@@ -149,18 +150,20 @@ def _looks(opts: Mapping[str, Any], tables: Tables, reported: Reported) -> dict[
             lead = tables.lead(name)
             reported.take_engine(name, lead.hangs if lead else 0.0, now)
 
-    return {"batches": (batches, _BATCHES), "owed jobs": (owed, _QUEUE), "engines": (others, _ENGINES)}
+    return {
+        "batches": (batches, _BATCHES),
+        "ended batches": (functools.partial(batches, ended=True), _ENDED),
+        "owed jobs": (owed, _QUEUE),
+        "engines": (others, _ENGINES),
+    }
 
 
-def _look(store: BatchStore, jid: str) -> Seen | None:
+def _look(catalog: Catalog, jid: str) -> Seen | None:
     try:
-        batch = store.read(jid)
-    except StateError:  # the batch_manager engine says so in the log, and sets it aside
+        found = catalog.find(jid)
+    except Refused:  # it cannot be read: the batch_manager engine says so in the log, and sets it aside
         return None
-    if batch is None:
-        return None
-    found = summary.summary(batch, time.time())
-    return Seen({**found, "halted_reason": summary.why_halted(found)}, summary.minions(batch))
+    return Seen({**found.summary, "halted_reason": summary.why_halted(found.summary)}, found.minions())
 
 
 def _given_up(queue: RetryStore) -> dict[str, GivenUp]:

@@ -37,6 +37,7 @@ from saltext.jobs.core.site import site_of
 from saltext.jobs.core.users import WHO
 
 log = lines.logger(__name__)
+_quiet = lines.Quiet(log)
 
 Summary = dict[str, Any]
 Minions = dict[str, dict[str, Any]]
@@ -103,7 +104,9 @@ class Catalog:
         try:
             owed = self._owed(batch.spec.jid)
         except (OSError, ValueError) as exc:
-            log.warning("It is not known whether minions of batch %s are still owed its job: %s", batch.spec.jid, exc)
+            _quiet.warning(
+                "owed", "It is not known whether minions of batch %s are still owed its job: %s", batch.spec.jid, exc
+            )
             return
         for minion, member in batch.members.items():
             if member.ended is not Outcome.QUEUED:
@@ -202,7 +205,7 @@ def add_late_returns(batch: Batch, returns: Returns) -> None:
         for minion, retcode in found.items():
             machine.step(batch, Returned(minion, retcode), times.get(minion, batch.finished or batch.created))
     except JobCacheError as exc:
-        log.warning("Returns that came after batch %s had ended are not shown: %s", batch.spec.jid, exc)
+        _quiet.warning("late", "Returns that came after batch %s had ended are not shown: %s", batch.spec.jid, exc)
 
 
 def chooser(

@@ -23,6 +23,9 @@ _LONGEST, _JOBS, _SHORT = 2000, 5, 120
 #: States of minions on which a batch did not succeed, worst first.
 _WRONG = ("failed", "timed_out", "lost", "killed", "offline", "queued")
 _COUNTS = ("total", "completed", "active", "pending", *_WRONG)
+_ENDED = ("complete", "halted")
+#: Seconds after its end for which a batch is looked at: a retry, the retry queue or late returns may complete it.
+_FOLLOWED = 7 * 86400.0
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.,:;/#%@() -]")
 
 
@@ -32,7 +35,6 @@ class Condition(NamedTuple):
     kind: str  # one of ``NOTICES`` of the options, or empty if there is nothing to report
     text: str  # a sentence for people
     mark: str = ""  # distinguishes conditions of one kind, such as the number of the stage that waits for an approval
-    over: bool = False  # the condition is final
 
 
 class Seen(NamedTuple):
@@ -59,7 +61,8 @@ class Reported:
         # At a first start the present states count as reported, so that no old news is sent.
         self._is_first = not kept.get("begun", False)
         self._told: dict[str, str] = dict(kept.get("told", {}))
-        self._over: set[str] = set(kept.get("over", ()))
+        self._settled: set[str] = set(kept.get("settled", ()))  # batches that are not looked at any more
+        self._ended: set[str] = set()  # others that have ended
         # For how many minions each job was given up when that was last reported; None before the first look.
         self._given_up: dict[str, int] | None = kept.get("given_up")
         self._number = 0
@@ -67,25 +70,25 @@ class Reported:
 
     def record(self) -> dict[str, Any]:
         begun = not self._is_first
-        return {"begun": begun, "told": self._told, "over": sorted(self._over), "given_up": self._given_up}
+        return {"begun": begun, "told": self._told, "settled": sorted(self._settled), "given_up": self._given_up}
 
-    def to_read(self, jids: Collection[str]) -> list[str]:
-        """Return those of some batches that must be looked at: their end is not known yet."""
-        return sorted(set(jids) - self._over)
+    def to_read(self, jids: Collection[str], ended: bool) -> list[str]:
+        """Return those of some batches that must be looked at: either those that have ``ended``, or all others."""
+        others = set(jids) - self._settled
+        return sorted(others & self._ended if ended else others - self._ended)
 
     def take_batches(self, seen: Mapping[str, Seen], jids: Collection[str], now: float) -> None:
         """Take the states of those batches that could be read. ``jids``: all that exist; any other is forgotten."""
         for jid in sorted(seen):
-            condition = _of_batch(seen[jid].summary)
-            self._take(f"batch {jid}", condition, now, seen[jid])
-            if condition.over:
-                self._over.add(jid)
-            # If a retry has succeeded, the failure of the batch that it retried is over too.
-            parent = str(seen[jid].summary.get("parent") or "")
-            if condition.over and not condition.kind and self._told.pop(f"batch {parent}", "") and not self._is_first:
-                self._write("recovered", f"Batch {jid}, a retry of {parent}, has succeeded.", now, seen[jid])
+            found, condition = seen[jid].summary, _of_batch(seen[jid].summary)
+            if condition:
+                self._take(f"batch {jid}", condition, now, seen[jid])
+            if found["state"] in _ENDED:
+                is_well = condition and not condition.kind
+                (self._settled if is_well or now - found["finished"] > _FOLLOWED else self._ended).add(jid)
         self._is_first = False
-        self._over &= set(jids)
+        self._settled &= set(jids)
+        self._ended &= set(jids) - self._settled
         alive = {f"batch {jid}" for jid in jids}
         self._told = {name: kind for name, kind in self._told.items() if not name.startswith("batch ") or name in alive}
 
@@ -162,15 +165,20 @@ class Reported:
         self._written.append({name: value for name, value in notice.items() if value})
 
 
-def _of_batch(found: Mapping[str, Any]) -> Condition:
+def _of_batch(found: Mapping[str, Any]) -> Condition | None:
+    """Return the condition of a batch; None where what was reported before stays true, or nothing is to be reported yet."""
     state, by, counted = found["state"], found.get("paused_by"), _counted(found)
-    batch = f"Batch {found['jid']}"
+    batch, left = f"Batch {found['jid']}", found.get("unmended", found)
+    if found.get("success"):
+        return Condition("", f"{batch} has succeeded. {counted}")
+    if found.get("retries") and not left:
+        return Condition("", f"{batch} is mended by {', '.join(found['retries'])}. {counted}")
     if state in ("stopping", "halted"):  # do not wait for minions in flight: they may run for long
-        return Condition("halted", f"{batch} was halted: {found['halted_reason']}. {counted}", over=state == "halted")
+        return Condition("halted", f"{batch} was halted: {found['halted_reason']}. {counted}")
     if state == "complete":
-        if found.get("success"):
-            return Condition("", f"{batch} has succeeded. {counted}", over=True)
-        return Condition("failed", f"{batch} has not succeeded. {counted}", over=True)
+        # The retry queue or a retry is at work on those that are left, or somebody has to act.
+        is_under_way = not any(left.get(name) for name in _WRONG if name != "queued")
+        return None if is_under_way else Condition("failed", f"{batch} has not succeeded. {counted}")
     if by == "approval":
         return Condition("approval", f"{batch} waits for an approval. {counted}", str(found.get("approve")))
     if by in ("publish", "permission"):
@@ -186,9 +194,9 @@ def _counted(found: Mapping[str, Any]) -> str:
 
 
 def _wrong(minions: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the minions on which a batch did not succeed, worst first."""
-    states = {minion: record["state"] for minion, record in minions.items() if record.get("state") in _WRONG}
-    return sorted(states, key=lambda minion: _WRONG.index(states[minion]))
+    """Return the minions on which a batch and its retries did not succeed, worst first."""
+    states = {minion: record.get("retry_state") or record["state"] for minion, record in minions.items()}
+    return sorted((one for one in states if states[one] in _WRONG), key=lambda one: _WRONG.index(states[one]))
 
 
 def _bounded(value: Any) -> Any:

@@ -14,7 +14,7 @@ COUNTS = dict.fromkeys(
 
 
 def seen(state="running", jid=JID, minions=(), **more):
-    found = {"jid": jid, "fun": "state.apply", "user": "anna", "tgt": "*", "state": state, "halted_reason": None}
+    found = {"jid": jid, "fun": "state.apply", "user": "anna", "tgt": "*", "state": state, "finished": 1000.0}
     return Seen({**found, **COUNTS, **more}, {name: {"state": of} for name, of in dict(minions).items()})
 
 
@@ -37,8 +37,9 @@ class Stage:
     def look(self, *batches):
         found = {one.summary["jid"]: one for one in batches}
         self.now += 1
-        read = {jid: found[jid] for jid in self.reported.to_read(found)}
-        self.reported.take_batches(read, list(found), self.now)
+        for ended in (False, True):
+            read = {jid: found[jid] for jid in self.reported.to_read(found, ended)}
+            self.reported.take_batches(read, list(found), self.now)
 
     @property
     def notices(self):
@@ -87,12 +88,30 @@ def test_an_approval_that_was_given_is_reported_and_the_next_stage_is_another(st
     assert stage.told[3:] == ["approval"]
 
 
-def test_a_retry_that_succeeds_ends_what_was_reported_of_its_batch(stage):
-    stage.look(FAILED)
-    stage.look(FAILED, seen("complete", RETRY, success=True, parent=JID))
-    stage.look(FAILED, seen("complete", RETRY, success=True, parent=JID))
-    assert stage.told == ["failed", "recovered"]
-    assert f"Batch {RETRY}, a retry of {JID}, has succeeded." in stage.notices[1]["text"]
+@pytest.mark.parametrize("ended", [FAILED, HALTED])
+def test_what_was_reported_of_a_batch_is_over_once_its_retries_have_left_nothing(stage, ended):
+    lefts = [{"failed": 2, "queued": 1}, {"pending": 2, "queued": 1}, {"active": 2}, {"queued": 1}, {}, {}]
+    for left in lefts if ended is HALTED else (lefts[0], *lefts[2:]):
+        stage.look(ended, seen("complete", RETRY, success=True, parent=JID))
+        ended = Seen({**ended.summary, "retries": [RETRY], "unmended": left}, ended.minions)
+    first, recovered = stage.told
+    assert (first, recovered) == ("halted" if ended.summary["state"] == "halted" else "failed", "recovered")
+    assert f"Batch {JID} is mended by {RETRY}." in stage.notices[1]["text"]
+
+
+def test_a_batch_whose_rest_is_queued_is_reported_once_the_queue_has_given_up_on_a_minion(stage):
+    queued = seen("complete", success=False, total=3, completed=1, queued=2)
+    given_up = seen("complete", success=False, total=3, completed=1, queued=1, offline=1)
+    for batch, told in ((queued, []), (given_up, ["failed"]), (queued, ["failed"]), (WELL, ["failed", "recovered"])):
+        stage.look(batch)
+        assert stage.told == told
+
+
+def test_a_batch_that_ended_a_week_ago_is_not_looked_at_any_more(stage):
+    stage.now += 8 * 86400
+    for batch in (FAILED, WELL):
+        stage.look(batch)
+    assert stage.told == ["failed"]
 
 
 def test_an_engine_that_hangs_and_answers_again_is_reported(stage):
@@ -136,7 +155,7 @@ def test_nothing_is_reported_again_after_a_restart(stage):
     stage.look(HALTED)
     (first,) = stage.notices
     again = Stage(record=stage.reported.record())
-    again.look(HALTED, seen("complete", RETRY, success=False))
+    again.look(HALTED, seen("complete", RETRY, success=False, failed=1))
     (second,) = again.notices
     assert (first["kind"], second["kind"]) == ("halted", "failed") and first["id"] != second["id"]
 
