@@ -9,7 +9,6 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import findings
 from saltext.jobs.core.engine.feeder import why_unproven
 from saltext.jobs.core.engine.names import BATCH_MANAGER
-from saltext.jobs.core.errors import JobCacheError
 from saltext.jobs.core.findings import Finding, fault
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.job_cache import JobCache
@@ -29,11 +28,6 @@ def examine(opts: Mapping[str, Any]) -> dict[str, Any]:
             told = f"{len(aside)} of the batches in {site_of(opts).place} could not be read and stand still"
             do = "see the master's log, and start batches for the minions that have not returned"
             yield fault("batches-unreadable", told, do)
-        try:
-            cache.load("20000101000000000000")  # of no job: only to find out whether the job cache can be read
-        except JobCacheError as exc:
-            told = f"no batch is started, since the job cache cannot be used: {exc}"
-            yield fault("no-job-cache", told, "see job_cache.doctor")
         read_settings(BatchSettings, BATCH_MANAGER, *engine_options(opts, BATCH_MANAGER))
 
     more = {"job_cache": cache.name, "returns_proven": not why_unproven(opts)}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from saltext.jobs.core.disk.surroundings import READABLE, about_disk, about_files
 from saltext.jobs.core.engine import masters, requests
 from saltext.jobs.core.engine.feeder import why_unproven
 from saltext.jobs.core.engine.names import JOB_RECORDER
-from saltext.jobs.core.errors import EngineAbsent, SettingsError, StateError
+from saltext.jobs.core.errors import EngineAbsent, JobCacheError, SettingsError, StateError
 from saltext.jobs.core.findings import Finding, advice, examined, fault
+from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.options import entries_of, is_configured, kinds, section_of
 from saltext.jobs.core.site import site_of
 
@@ -159,27 +160,24 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[Finding]:
     return found
 
 
-def about_returns(opts: Mapping[str, Any]) -> list[Finding]:
-    """Return a finding if a forged return could be counted, or if the master stores no return."""
+def about_returns(opts: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a finding if returns cannot be read, if a forged one could be counted, or if the master stores none."""
+    try:
+        JobCache(opts).load("20000101000000000000")  # of no job
+    except JobCacheError as exc:
+        told = f"no batch is started and no owed job is delivered, since the job cache cannot be used: {exc}"
+        yield fault("no-job-cache", told, "see job_cache.doctor")
+    must_sign = opts.get("require_minion_sign_messages")
     if unproven := why_unproven(opts):
         told = f"a return or an answer that a minion forges on the bus counts as genuine: {unproven}"
-        return [fault("returns-unproven", told)]
-    if opts.get("require_minion_sign_messages") and not opts.get("signing_algorithm"):
-        return [
-            fault(
-                "returns-refused",
-                "this master stores no return of any minion: with require_minion_sign_messages it also needs "
-                "signing_algorithm, for which Salt has no default on masters",
-                "set it to that of the minions (PKCS1v15-SHA1 unless they set another)",
-            )
-        ]
-    if opts.get("require_minion_sign_messages") and opts.get("drop_messages_signature_fail"):
-        return []
-    return [
-        advice(
-            "returns-unsigned",
-            "an accepted minion can store returns in the name of others, unless all minions sign (minion_sign_messages) and "
-            "the master drops the rest (require_minion_sign_messages, drop_messages_signature_fail, signing_algorithm); but "
-            "then Salt drops some genuine returns too, when it renews its key",
+        yield fault("returns-unproven", told)
+    elif must_sign and not opts.get("signing_algorithm"):
+        yield fault(
+            "returns-refused",
+            "this master stores no return of any minion: with require_minion_sign_messages it also needs "
+            "signing_algorithm, for which Salt has no default on masters",
+            "set it to that of the minions (PKCS1v15-SHA1 unless they set another)",
         )
-    ]
+    elif not (must_sign and opts.get("drop_messages_signature_fail")):
+        told = "a minion can store returns in another's name, unless all sign: docs/experts.md#forged-returns"
+        yield advice("returns-unsigned", told)
