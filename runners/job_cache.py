@@ -157,6 +157,7 @@ def search(
         salt-run job_cache.search minion='web*,db1' kind=all
         salt-run job_cache.search user=anna after=20260516120000000000
     """
+    from saltext.jobs.core.batch.catalog import Catalog
     from saltext.jobs.core.compat import lacks_key
     from saltext.jobs.core.store import search as searches
 
@@ -176,6 +177,11 @@ def search(
     store = _store()
     query = searches.query_of(store, asked)
     found: dict[str, Any] = searches.search(store, query, _sees())
+    if any(job["Missing"] for job in found["jobs"]):
+        unsent = {batch["jid"] for batch in Catalog(__opts__).active() if batch.get("publishes") == 0}
+        for job in found["jobs"]:
+            if job["JID"] in unsent:
+                job.update(Missing=0, Unsent=True)
     is_one = isinstance(minion, str) and not set("*?[,").intersection(minion)
     if is_one and not found["jobs"] and lacks_key(__opts__, minion):
         runner.note(globals(), f"This master has no key of a minion named {minion}")

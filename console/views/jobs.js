@@ -118,7 +118,7 @@ export class JobsView {
         [el("a", { href: to("jobs", jid) }, line(commandOf(job), 100)), el("br"), el("span", { class: "jid" }, jid)],
         el("span", { class: "id" }, line(tgt, 60)),
         line(job.User, 40),
-        stamp(job.StartTime),
+        job.Unsent ? "not yet: its batch waits" : stamp(job.StartTime),
         returns.node,
       ],
       set: (now) => returns.set([`${count(now.Returned)}${now.Minions ? ` of ${count(now.Minions)}` : ""}`, now.Failed && `${count(now.Failed)} failed`, now.Missing && `${count(now.Missing)} not returned`].filter(Boolean).join(", ")),

@@ -26,7 +26,9 @@ export class Running {
     const jobs = Array.isArray(value?.jobs) ? value.jobs : [];
     const silent = Array.isArray(value?.silent) ? value.silent.map(String) : [];
     const missed = silent.length ? ` ${many(silent.length, "minion")} did not answer: ${silent.slice(0, NAMES).join(", ")}${silent.length > NAMES ? ", …" : ""}.` : "";
-    say(this.told, error ? "" : `${many(jobs.length, "job runs", "jobs run")} on the minions that answered.${missed}`);
+    const idle = jobs.filter(({ minions }) => !minions?.length).length; // batches that wait, or have yet to send
+    const also = idle ? `, and ${many(idle, "batch has", "batches have")} not ended` : "";
+    say(this.told, error ? "" : `${many(jobs.length - idle, "job runs", "jobs run")} on the minions that answered${also}.${missed}`);
     replace(this.list, jobs.slice(0, MOST).map((job) => this.row(job)), jobs.length > MOST && el("li", {}, `${many(jobs.length - MOST, "more")}: salt-run job_cache.running`));
   }
 

@@ -22,7 +22,11 @@ _FOUND = (
     FUNCTION,
     TARGET,
     USER,
-    Column("RETURNED", lambda job: f"{job['Returned']}/{job['Minions'] or '?'}", right=True),
+    Column(
+        "RETURNED",
+        lambda job: "not sent" if job.get("Unsent") else f"{job['Returned']}/{job['Minions'] or '?'}",
+        right=True,
+    ),
     Column("FAILED", "Failed", right=True, rank=1),
     Column("AGE", lambda job: jid_time(job["jid"]), rank=2, age=True),
 )
@@ -39,8 +43,8 @@ _RUNNING = Table(
         TARGET,
         USER,
     ),
-    "kind",
-    ("job", "batch", "replay"),
+    "state",
+    ("running",),
 )
 _MISSED = Column("MISSED", lambda row: " ".join(row[name] for name in ("missed", "missed_state") if row[name]), rank=1)
 _LAST = Table(

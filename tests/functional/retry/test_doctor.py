@@ -88,7 +88,7 @@ def test_ids_to_which_jobs_are_owed_in_vain_are_named(opts, running):
         ({"job_retry": {"ttl": "soon"}}, "'soon'"),
         ({"engines": [{"job_retry": {"rate": "fast"}}]}, "'fast'"),
         ({"ext_job_cache": "redis"}, "the engine does not start: ext_job_cache is 'redis'"),
-        ({"require_minion_sign_messages": False}, "minion_sign_messages"),
+        ({"require_minion_sign_messages": False}, "another's name"),
     ],
 )
 def test_missing_configuration_is_reported(opts, changes, part):

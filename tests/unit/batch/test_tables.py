@@ -202,8 +202,8 @@ def test_the_status_of_a_batch_takes_a_few_lines():
         ),
         ({"arguments": ["nginx", "test=True"]}, f"{JID}  running  state.apply nginx test=True on web*, by root"),
         (
-            {"options": {"max_failures": 0, "window": None, "offline": "queue", "presence": "ping"}},
-            "  options: max_failures=0, offline=queue",
+            {"options": {"max_failures": 0, "max_runtime": 3600.0, "batch_wait": 1.5, "offline": "queue"}},
+            "  options: max_failures=0, max_runtime=1h, batch_wait=1.5s, offline=queue",
         ),
         ({"verdict": "Batch 1: 2 of 2 minions completed"}, "Batch 1: 2 of 2 minions completed"),
     ],

@@ -95,7 +95,7 @@ def test_each_running_job_is_a_line_with_the_command_that_kills_it_below():
         {**job, "jid": JID, "kind": "job", "since": None, "minions": ["a"], "user": None, "kill": f"kill {JID}"},
     ]
     assert drawn(tables.running, {"jobs": rows, "asked": 9, "silent": ["db1"]}) == [
-        "2 jobs: 1 job, 1 batch; 9 minions asked",
+        "2 jobs: 2 running; 9 minions asked",
         "JID                   KIND   STATE    ON  SINCE  FUNCTION   TARGET  USER",
         f"{JID}  batch  running   2  1 min  cmd.run x  *       root",
         f"{JID}  job    running   1  -      cmd.run x  *       -",
