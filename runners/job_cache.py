@@ -144,7 +144,8 @@ def search(
 
     Returns ``{"jobs": [...], "next"}``. Each job has ``JID``, ``Function``, ``Arguments``, ``Target``, ``Target-type``,
     ``User``, ``StartTime`` and ``Metadata``, as ``jobs.list_jobs`` shows them, and the counts ``Minions`` (0 if the minions
-    of the job are not known), ``Returned``, ``Failed`` and ``Missing``. ``next`` is None if there are no more jobs. A user
+    of the job are not known), ``Returned``, ``Failed`` and ``Missing``. A batch that has sent to no minion yet has
+    ``Unsent``, and none that are missing. ``next`` is None if there are no more jobs. A user
     without the right to ``jobs.list_job`` sees arguments and metadata of their own jobs only, and finds only these by
     metadata.
 
