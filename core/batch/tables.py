@@ -15,7 +15,6 @@ from saltext.jobs.core.batch.pace import HELD
 from saltext.jobs.core.batch.spec import OPTIONS
 from saltext.jobs.core.display.page import FUNCTION, JID, ROWS, TARGET, Column, Page, Row, Table, ended, reasons
 from saltext.jobs.core.display.text import ago, counted, joined, local, seconds_of, some, span
-from saltext.jobs.core.options.kinds import typed
 from saltext.jobs.core.reasons import id_and_function, states_of, text_of
 
 #: Most lines of names for a state that needs attention, and for any other state.
@@ -142,8 +141,7 @@ def _is_ours(batch: Row) -> bool:
 def _given(options: Mapping[str, Any]) -> str:
     listed = {name: field.default for name, field in OPTIONS.items() if field.metadata.get("listed", True)}
     given = {name: options.get(name) for name, usual in listed.items() if options.get(name) not in (None, usual)}
-    texts = {name: typed(value) if isinstance(value, float) else joined(value) for name, value in given.items()}
-    return ", ".join(f"{name}={text}" for name, text in texts.items())
+    return ", ".join(f"{name}={joined(value)}" for name, value in given.items())
 
 
 def _next(batch: Row) -> list[str]:

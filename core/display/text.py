@@ -48,7 +48,12 @@ def _columns(char: str) -> int:
 
 
 def joined(value: Any) -> str:
-    """Return a value as people type it: the parts of a list with commas between them."""
+    """Return a value as people type it: the parts of a list with commas between them, and seconds as ``90s`` or ``1h``."""
+    if isinstance(value, float):
+        size, unit = next(
+            (size, unit) for size, unit in ((3600, "h"), (60, "m"), (1, "s")) if size == 1 or not value % size
+        )
+        return f"{value / size:.10g}{unit}"
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 

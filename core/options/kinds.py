@@ -84,12 +84,6 @@ def duration(value: Any) -> float:
     return float(_only(value, _is(value, int, float) and 0 <= value <= sys.float_info.max))
 
 
-def typed(seconds: float) -> str:
-    """Return the text, such as ``90s`` or ``1h``, from which ``duration`` reads some seconds."""
-    unit = next(unit for unit in "dhms" if seconds % _UNITS[unit] == 0 or unit == "s")
-    return f"{seconds / _UNITS[unit]:.10g}{unit}"
-
-
 def seconds(minimum: float = 0.0, maximum: float = math.inf) -> Kind[float]:
     """Accept a duration between two limits, in seconds."""
     limits = [f"at least {minimum:g}"] * (minimum > 0) + [f"at most {maximum:g}"] * (maximum < math.inf)

@@ -22,11 +22,7 @@ _FOUND = (
     FUNCTION,
     TARGET,
     USER,
-    Column(
-        "RETURNED",
-        lambda job: "not sent" if job.get("Unsent") else f"{job['Returned']}/{job['Minions'] or '?'}",
-        right=True,
-    ),
+    Column("RETURNED", lambda job: f"{job['Returned']}/{job['Minions'] or '?'}", right=True),
     Column("FAILED", "Failed", right=True, rank=1),
     Column("AGE", lambda job: jid_time(job["jid"]), rank=2, age=True),
 )
