@@ -180,7 +180,7 @@ def status(jid: object) -> dict[str, Any]:
         name; None if not given), tgt, tgt_type, user, driver, state (running, paused, stopping, complete, halted), the
         counts total, completed (returned with success), active, pending, failed, lost, offline, queued, killed, timed_out,
         batch_size, stage, stages, sizes (as in ``batch.preview``), halted, halted_reason, stopped_by (a user),
-        created, last_progress, age_seconds, rate (minions per minute since the start),
+        created, first_sent (when, or None), last_progress, age_seconds, rate (minions per minute since then),
         eta_seconds (an estimate; None until as many minions have returned as run at a time), paused_by (operator, publish,
         permission, approval, window, start or rights; None if it is not paused), paused_reason, opens_at (when it goes on),
         blocked_reason (what it waits for before it sends to more minions: room beside other batches, or signs of life of

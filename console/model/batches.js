@@ -168,10 +168,15 @@ function timeLeft(batch, now) {
   return left >= 1 ? Number(left.toPrecision(2)) : null;
 }
 
+/** When a batch first sent, or was asked for. */
+export function since(batch) {
+  return batch.first_sent ?? batch.created;
+}
+
 /** Minions a minute since the start of the batch, and the seconds that the rest will take; null if unknown, or while it is held. */
 export function pace(batch, now) {
   const ended = STATES.filter((state) => !["active", "pending", "offline", "queued"].includes(state)).reduce((sum, state) => sum + number(batch[state]), 0);
-  const elapsed = (isOver(batch) ? batch.finished ?? batch.last_progress : now) - batch.created;
+  const elapsed = (isOver(batch) ? batch.finished ?? batch.last_progress : now) - since(batch);
   const rate = elapsed > 0 ? (60 * ended) / elapsed : 0;
   if (isOver(batch)) return { rate: finite(rate), eta: null };
   // Time passes while a batch is paused or waits, which says nothing of how fast it is.

@@ -3,7 +3,7 @@
 import { confirm, open } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { ago, count, duration, line, many, moment, name, target } from "../format.js";
-import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, called, command, counted, done, ending, isGivenUp, isHeld, isMended, isOver, isScheduled, isUnsent, mendedBy, optionsOf, pace, retriable, stagesOf, word } from "../model/batches.js";
+import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, called, command, counted, done, ending, isGivenUp, isHeld, isMended, isOver, isScheduled, isUnsent, mendedBy, optionsOf, pace, retriable, since, stagesOf, word } from "../model/batches.js";
 import { draftOf } from "../model/draft.js";
 import { Members } from "../model/members.js";
 import { Reader } from "../reader.js";
@@ -148,10 +148,10 @@ export class BatchView {
       ["At a time", count(batch.batch_size)],
       ["Failure budget used", budget(batch)],
       ["Options", options.length ? options.map(([one, value]) => `${name(one)}: ${one === "start_at" ? moment(value) : line(value, 80)}`).join("; ") : null],
-      [isUnsent(batch) && (["scheduled", "waiting"].includes(word(batch)) || isOver(batch)) ? "Asked for" : "Started", `${moment(batch.created)} (${ago(batch.created, now)})`],
+      [isUnsent(batch) && (["scheduled", "waiting"].includes(word(batch)) || isOver(batch)) ? "Asked for" : "Started", `${moment(since(batch))} (${ago(since(batch), now)})`],
       ["Last progress", isOver(batch) ? null : ago(batch.last_progress, now)],
       ["Ended", isOver(batch) && Number.isFinite(batch.finished) ? `${moment(batch.finished)} (${ago(batch.finished, now)})` : null],
-      ["Took", isOver(batch) && !isUnsent(batch) && Number.isFinite(batch.finished) ? duration(batch.finished - batch.created) : null],
+      ["Took", isOver(batch) && !isUnsent(batch) && Number.isFinite(batch.finished) ? duration(batch.finished - since(batch)) : null],
       ["Stopped by", batch.stopped_by],
       ["Publishes", Number.isFinite(batch.publishes) ? `${count(batch.publishes)}${batch.publish_failures ? `, ${count(batch.publish_failures)} failed` : ""}` : null],
       ["Driven by", batch.driver === "engine" ? batch.engine_master && `the master ${line(batch.engine_master)}` : `Salt itself (${line(batch.driver)})`],

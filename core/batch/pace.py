@@ -55,7 +55,7 @@ class Pace(Part):
 
     KEPT = (
         *("stage", "quota", "cooling", "failures", "publishes", "publish_failures", "usual"),
-        *("checking", "passed", "began", "limit"),
+        *("checking", "passed", "began", "limit", "first_sent"),
     )
 
     spec: Spec
@@ -65,6 +65,7 @@ class Pace(Part):
     not_before: float = 0.0  # nothing goes out before this Unix time
     failures: int = 0  # publishes that failed in a row
     publishes: int = 0
+    first_sent: float | None = None
     publish_failures: int = 0
     usual: float = 0.0  # for how many seconds minions run the job
     freed_at: float | None = None  # since when there are slots that wait for a publish
@@ -110,8 +111,8 @@ class Pace(Part):
             self.stage = next(place for place, stage in enumerate(self.spec.stages) if stage.group > self.group)
         self.quota = self.spec.stages[self.stage].quota
 
-    def sends(self, count: int) -> None:
-        self.freed_at = None
+    def sends(self, count: int, now: float) -> None:
+        self.freed_at, self.first_sent = None, self.first_sent or now
         self.publishes += 1
         self.quota -= count
 

@@ -132,7 +132,8 @@ class CallerRights:
             return
         require_no_peer(who)
         if _person(who.owner(), who.name) == _person(spec.owner, spec.user):
-            raise Refused(f"{who.name} has started batch {spec.jid}: another user has to approve it")
+            others = ", ".join(spec.approve_by)
+            raise Refused(f"{who.name} has started batch {spec.jid}: another user has to approve it ({others})")
         wanted = set(spec.approve_by)
         if not wanted & names_of(who) and not wanted & {f"%{name}" for name in groups_of(self._opts, who)}:
             raise Refused(f"{who.name} may not approve batch {spec.jid}; {', '.join(spec.approve_by)} may (approve_by)")

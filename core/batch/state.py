@@ -356,7 +356,7 @@ class Batch(Part):
 
     def send(self, minions: tuple[str, ...], now: float) -> None:
         self.publishing, self.last_progress = minions, now
-        self.pace.sends(len(minions))
+        self.pace.sends(len(minions), now)
         for minion in minions:
             member = self.flights[minion] = self.change(minion)
             member.sends(now)

@@ -108,7 +108,8 @@ def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
     """Return (label, value) lines about a batch, first those that need an operator. Empty values are not shown."""
     options = batch.get("options") or {}
     sent, finished = batch.get("publishes") != 0 or summary.word(batch) == "running", batch.get("finished")
-    asked = local(batch["created"], page.tz) if finished else page.when(batch["created"])
+    at = batch.get("first_sent") or batch["created"]
+    asked = local(at, page.tz) if finished else page.when(at)
     began = f"started {asked}" if sent else f"asked for {asked}"
     last = ago(batch.get("last_progress"), page.now)
     ends = f"ended {page.when(finished)}" if finished else f"last progress {last}" if sent else ""
@@ -149,7 +150,9 @@ def _next(batch: Row) -> list[str]:
     if not _is_ours(batch):
         return [f"batch.minions {jid}", *(() if state in summary.OVER else ("batch.stop",))]
     if batch.get("approve") is not None:
-        return [f"batch.approve {jid}", "batch.minions", "batch.stop"]
+        others = (batch.get("options") or {}).get("approve_by")  # whoever reads this may be none of them
+        steps = [f"batch.watch {jid}", "batch.approve"] if others else [f"batch.approve {jid}"]
+        return [*steps, "batch.minions", "batch.stop"]
     if state == "paused":
         waits = batch.get("paused_by") not in HELD
         return [f"batch.watch {jid}" if waits else f"batch.resume {jid}", "batch.minions", "batch.stop"]

@@ -197,7 +197,7 @@ def test_the_status_of_a_batch_takes_a_few_lines():
         ),
         ({"driver": "master"}, "  driven by: Salt itself, not by the batch_manager engine"),
         (
-            {"state": "complete", "finished": NOW - 10},
+            {"state": "complete", "created": NOW - 9000, "first_sent": NOW - 200, "finished": NOW - 10},
             "  started 2026-05-17 06:36:40, ended 2026-05-17 06:39:50 (10 s ago)",
         ),
         ({"arguments": ["nginx", "test=True"]}, f"{JID}  running  state.apply nginx test=True on web*, by root"),
@@ -221,6 +221,10 @@ WELL = {"state": "complete", "failed": 0, "pending": 0, "offline": 0}
     ("more", "command"),
     [
         ({"state": "paused", "approve": 1}, f"batch.approve {JID} (or minions, stop)"),
+        (
+            {"state": "paused", "approve": 1, "options": {"approve_by": ["anna"]}},
+            f"batch.watch {JID} (or approve, minions, stop)",
+        ),
         ({"state": "paused", "paused_by": "window"}, f"batch.watch {JID} (or minions, stop)"),
         ({"state": "paused", "paused_by": "publish"}, f"batch.resume {JID} (or minions, stop)"),
         ({"state": "stopping"}, f"batch.watch {JID} (or minions)"),

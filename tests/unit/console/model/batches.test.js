@@ -36,7 +36,7 @@ test("minions that are neither active nor pending have ended, whatever is missin
 });
 
 test("the pace is that of the ended minions, and says when the rest will have ended", () => {
-  assert.deepEqual(pace(batch({ completed: 2, pending: 2 }), 1060), { rate: 2, eta: null });
+  assert.deepEqual(pace(batch({ completed: 2, pending: 2, created: 0, first_sent: 1000 }), 1060), { rate: 2, eta: null });
   const read = batch({ completed: 2, pending: 2, eta_seconds: 60, toldAt: 1060, leftThen: 2 });
   assert.deepEqual(pace(read, 1060), { rate: 2, eta: 60 });
   assert.equal(pace(read, 1080).eta, 40);
