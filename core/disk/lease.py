@@ -123,10 +123,7 @@ class Lease:
 
 
 class FileLease(Lease):
-    """
-    ``run``: an id of this run of the ``master``, which changes with a restart; empty if it is not known. ``place``: of the
-    database that its process works in.
-    """
+    """``run``: an id of this run of the ``master``, which changes with a restart. Either may be empty: it is not known."""
 
     def __init__(self, path: pathlib.Path, master: str, run: str = "", place: str = "") -> None:
         super().__init__()
