@@ -222,8 +222,7 @@ def chooser(
             state in (None, found["state"], summary.word(found))
             and fits(found.get("fun"), fun)
             and fits(found.get("user"), user)
-            and (start is None or created >= start)
-            and (end is None or created <= end)
+            and (start or 0.0) <= created <= (end or math.inf)
         )
 
     return is_wanted

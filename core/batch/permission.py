@@ -146,17 +146,13 @@ class CallerRights:
         if spec.approve_by and not spec.by_hand:
             raise Refused("approve_by goes with check=approve only")
         if {_person(None, name) for name in spec.approve_by} == {_person(who.owner(), who.name)}:
-            raise Refused(
-                f"approve_by names no user but {who.name}, who starts the batch: another user has to approve it"
-            )
+            raise Refused(f"approve_by names no user but {who.name}, who starts it: another user has to approve it")
 
     def permit_options(self, names: Iterable[str]) -> None:
         """Refuse options that say where returns go or how a job is run: as root on the minion, whatever the job may do."""
         chosen = sorted({"ret", *TRAVELLING}.difference({"metadata"}).intersection(names))
         if chosen and self.who.grants is not None and not self.who.peer:
-            raise Refused(
-                f"{self.who.name} may not set {chosen[0]}: only users without limits choose returners and executors"
-            )
+            raise Refused(f"{self.who.name} may not set {chosen[0]}: users with limits choose no returner or executor")
 
     def permit_groups(self, spec: Spec) -> None:
         """Refuse groups by values that the caller may not read, since the groups show them."""

@@ -227,8 +227,7 @@ class Batch(Part):
         batch = cls(spec, row["created"])
         batch.load(row)
         if batch.paused is not None:
-            by, detail = batch.paused
-            batch.paused = Pause(PausedBy(by), str(detail))
+            batch.paused = Pause(PausedBy(batch.paused[0]), str(batch.paused[1]))
         for name in PARTS:
             getattr(batch, name).load(row[name])
         for minion, kept in members.items():
