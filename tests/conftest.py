@@ -58,8 +58,8 @@ def pytest_collection():
         gc.enable()
 
 
-#: Files that take minutes, and those without daemons that take ten seconds, the longest first, by the second column of
-#: ``-p tests.times``. One that began late would run on alone at the end.
+#: Files that take minutes, and those without daemons that take ten seconds, the longest first, as ``--durations``
+#: tells. One that began late would run on alone at the end.
 LONG = (
     "functional/test_fleet.py",
     "worlds/test_together.py",

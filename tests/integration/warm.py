@@ -138,7 +138,7 @@ class _Server:
         assert self._process.stdout.readline(), "it did not start"
 
     def close(self):
-        """Have it end, with all that is left, and wait for it, so that its CPU time counts as that of this process."""
+        """Have it end, with all that is left, and wait for it."""
         self.ask("end").close()
         self._process.wait()
         self._process.stdout.close()
@@ -165,14 +165,6 @@ def close():
     """End what was begun in this process and still runs."""
     if os.getpid() in _running:
         _running.pop(os.getpid()).close()
-
-
-def spent():
-    """The CPU time, in seconds, of all processes that were begun here and have ended, with that of the imports."""
-    if os.getpid() not in _running:
-        return 0.0
-    with _server().ask(None) as connection:
-        return float(connection.recv(_ANSWER))
 
 
 # -- daemons of pytest-salt-factories ----------------------------------------------------------------------------------

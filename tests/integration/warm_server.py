@@ -70,7 +70,7 @@ def _serve(path, parent):
     salt.loader.grains({**salt.config.minion_config(None), "enable_fqdns_grains": False})
     gc.freeze()  # the collector would write into memory that all processes share
     setproctitle.getproctitle()  # finds the memory of the title, which it cannot once the environment has changed
-    # A process that loses its parent becomes a child of this one, so that it is counted, and found at the end.
+    # A process that loses its parent becomes a child of this one, so that it is found at the end.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     ears, mouth = socket.socketpair()
     ears.setblocking(False)
@@ -99,9 +99,6 @@ def _serve(path, parent):
                         os.close(stream)
                     _answer(connection, b"%d" % pid)
                     running[pid] = connection
-                else:
-                    _answer(connection, b"%f" % sum(os.times()[:4]))
-                    connection.close()
             for pid, status in _ended():
                 if connection := running.pop(pid, None):
                     _answer(connection, b"%d" % os.waitstatus_to_exitcode(status))

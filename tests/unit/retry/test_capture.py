@@ -161,27 +161,18 @@ def test_an_entry_that_an_operator_has_queued_again_after_a_purge_is_still_there
     assert world.state("b", "j1") is State.PENDING
 
 
-def test_a_kill_ends_what_was_requested_before_it_although_an_earlier_kill_is_found_again():
+@pytest.mark.parametrize("is_found_again", [False, True])
+def test_a_kill_ends_what_was_requested_before_it_even_if_the_clock_was_set_back(is_found_again):
     world = World()
     world.let_miss("b", "j1", targets=("b",))
-    world.kill("j1", targets=("b",))
-    world.run(30)
-    world.lose_log()
+    if is_found_again:
+        world.kill("j1", targets=("b",))
+        world.run(30)
+        world.lose_log()
     world.crash()
     world.enqueue("j1", ["b"])
+    world.clock_ahead = 0.0 if is_found_again else -3600.0
     world.kill("j1", targets=("b",))
     world.boot()
     world.run(600)
-    assert world.state("b", "j1") is State.CANCELLED
-
-
-def test_a_kill_ends_what_was_requested_before_the_clock_was_set_back():
-    world = World()
-    world.let_miss("b", "j1", targets=("b",))
-    world.crash()
-    world.enqueue("j1", ["b"])
-    world.clock_ahead = -3600.0
-    world.kill("j1", targets=("b",))
-    world.boot()
-    world.run(30)
     assert world.state("b", "j1") is State.CANCELLED
