@@ -5,7 +5,7 @@
 #   make console     the console in a browser, over the same, until Ctrl-C
 #   make test        the test suite, on the newest Salt
 #   make test ALL=1  the slow tests too
-#   make test-mutants  whether tests notice each of some 60 faults in the code (tests/mutants)
+#   make test-mutants  whether tests notice each of some 70 faults in the code (tests/mutants)
 #   make test-all    the same, and the stories on the other releases
 #   make test-pythons  tests without daemons, on each Python from 3.10 to 3.14 that is installed
 #   make chroot      a Debian with Python 3.14 in $(CHROOT), for test-python-3.14 if the machine has none

@@ -96,6 +96,11 @@ class Said(enum.Enum):
     INTERRUPTED = "interrupted"  # it has begun the job, and the job ended without a return
     NOT_AGAIN = "not again"  # the job was interrupted before the last publish; the minion has not begun it since
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether the minion knows if it has begun the job."""
+        return self not in (Said.NOTHING, Said.NOT_SURE)
+
 
 class Evidence(enum.Enum):
     """What has become known last."""

@@ -143,7 +143,7 @@ def _checked_again(case: Case) -> Decision:
     may_run_again = entry.asker is not None or case.max_attempts > 1
     if delivery.said is Said.INTERRUPTED and (entry.counts.reached or not may_run_again):
         return _interrupted(case)
-    if entry.counts.ignored and delivery.said in (Said.NOTHING, Said.NOT_SURE) and delivery.restarted:
+    if entry.counts.ignored and not delivery.said.is_sure and delivery.restarted:
         return End(State.HELD, f"{_RAN}: {_SILENTLY}, and has restarted since")
     return Go(Step.TO_SEND)
 
@@ -209,7 +209,7 @@ def _probed(case: Case) -> Decision:
         return Go(Step.ANSWERED, GRACE)
     if not delivery.begun_at and entry.state is not State.RUNNING:
         # A minion that keeps records refuses a job that it has begun, so the job may be sent again.
-        begun = delivery.said in (Said.NOTHING, Said.NOT_SURE)
+        begun = not delivery.said.is_sure
         return _not_received(case, "no sign of receipt, and it does not answer", begun, reached=True)
     if entry.expires_at <= case.now and entry.state is State.RUNNING:
         return End(State.EXPIRED, "it was begun, but nothing more was heard of it in its time to live")

@@ -341,7 +341,7 @@ class Replays:
         if not ready:
             return
         said = {entry.known.said for entry in ready}
-        recorded = said.isdisjoint({Said.NOTHING, Said.NOT_SURE})
+        recorded = all(each.is_sure for each in said)
         named = frozenset(entry.minion for entry in ready if entry.named)
         minions = tuple(entry.minion for entry in ready)
         self._queue.want(facts.Publish(claim.jid, minions, named, Said.INTERRUPTED in said, recorded))
