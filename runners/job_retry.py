@@ -412,7 +412,7 @@ def pause() -> Any:
     """
     Stop all deliveries until ``job_retry.resume``. Jobs are still queued. The pause survives a restart of the master.
 
-    Returns False if the queue was paused already.
+    Refused if the queue is paused already.
 
     CLI Example:
 
@@ -421,6 +421,8 @@ def pause() -> Any:
         salt-run job_retry.pause
     """
     paused = _ask({"do": "pause"})
+    if paused is False:
+        raise Refused("The queue is paused; there is nothing to pause")
     runner.note(globals(), "Next: salt-run job_retry.resume (or list, stats)")
     return paused
 
@@ -428,7 +430,7 @@ def pause() -> Any:
 @runner.verb
 def resume() -> Any:
     """
-    Deliver again after ``job_retry.pause``. Returns whether the queue was paused.
+    Deliver again after ``job_retry.pause``. Refused if the queue is not paused.
 
     CLI Example:
 
@@ -437,6 +439,8 @@ def resume() -> Any:
         salt-run job_retry.resume
     """
     resumed = _ask({"do": "resume"})
+    if resumed is False:
+        raise Refused("The queue is not paused; there is nothing to resume")
     runner.note(globals(), "Next: salt-run job_retry.list (or replay MINION)")
     return resumed
 

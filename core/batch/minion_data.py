@@ -61,10 +61,7 @@ def _values_of(opts: Mapping[str, Any], by: By, minions: Iterable[str]) -> dict[
 def _nodegroups_of(opts: Mapping[str, Any], by: By, minions: Iterable[str]) -> dict[str, Sequence[str]]:
     """Return ``{minion: names}``. In a nodegroup that goes by grains or pillar are only minions with cached data."""
     groups: Mapping[str, Any] = opts.get("nodegroups") or {}
-    missing = [name for name in by.order if name not in groups]
-    if missing:
-        known = ", ".join(sorted(map(str, groups))) or "none"
-        raise Refused(f"there is no nodegroup {', '.join(missing)}; the master's configuration has {known}")
+    _require_nodegroups(by.order, groups)
     if not opts.get("minion_data_cache", True):
         return {}  # Salt's matcher then lets a compound match all minions, or none
     if any(_needs_data(word) for name in by.order for word in _nodegroup(name, groups)):
@@ -97,8 +94,15 @@ def without_data(opts: Mapping[str, Any], tgt: Any, tgt_type: str, matched: Iter
     return minions - _cached(opts, minions).keys()
 
 
+def _require_nodegroups(names: Iterable[str], groups: Mapping[str, Any]) -> None:
+    if missing := [name for name in names if name not in groups]:
+        known = ", ".join(sorted(map(str, groups))) or "none"
+        raise Refused(f"there is no nodegroup {', '.join(missing)}; the master's configuration has {known}")
+
+
 def _nodegroup(name: str, groups: Mapping[str, Any]) -> list[str]:
-    """Return the words of the compound target that a nodegroup stands for."""
+    """Return the words of the compound target that a nodegroup stands for. :raises Refused: if there is none."""
+    _require_nodegroups([name], groups)
     found = salt.utils.minions.nodegroup_comp(name, groups)
     return ["(", *(found.split() if isinstance(found, str) else map(str, found)), ")"]
 

@@ -88,14 +88,9 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[Finding]:
         return [fault("engine-hangs", told, "see the master's log; if you end its process, the master starts it anew")]
     process = lead.process
     if process is not None and process.user != user:
-        return [
-            fault(
-                "engine-user",
-                f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}, who cannot "
-                "read the engine's files",
-                f"end that process, and make {user} the owner of {site.folder(engine) or site.place}",
-            )
-        ]
+        whose = f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}"
+        do = f"end that process, and make {user} the owner of {site.folder(engine) or site.place}"
+        return [fault("engine-user", f"{whose}, who cannot read the engine's files", do)]
     other = requests.differs(opts, engine, process)
     return [fault("engine-differs", other)] if other else []
 
@@ -109,17 +104,12 @@ def _about_folders(opts: Mapping[str, Any], kept: Sequence[pathlib.Path]) -> lis
     return found[:1]
 
 
-def _about_cluster(opts: Mapping[str, Any]) -> list[Finding]:
+def _about_cluster(opts: Mapping[str, Any]) -> Iterator[Finding]:
     is_one = opts.get("cluster_isolated_filesystem") or opts.get("saltext_jobs_site")
-    if not opts.get("cluster_id") or is_one:
-        return []
-    return [
-        fault(
-            "cluster",
-            "no other master of this cluster can take over what this one has begun",
-            "set `saltext_jobs_site: postgresql` on all of them, or cluster_isolated_filesystem if each is to keep its own",
-        )
-    ]
+    if opts.get("cluster_id") and not is_one:
+        told = "no other master of this cluster can take over what this one has begun"
+        do = "set `saltext_jobs_site: postgresql` on all of them, or cluster_isolated_filesystem if each is to keep its own"
+        yield fault("cluster", told, do)
 
 
 def about_masters(opts: Mapping[str, Any], engine: str) -> list[Finding]:

@@ -35,23 +35,26 @@ def option(default: Any, kind: Kind[Any], about: str = "", **more: Any) -> Any:
 def read_settings(kind: type[S], section: str, *sources: Any) -> S:
     """Return a section's settings from mappings (None or True: empty); a later one overrides. :raises SettingsError:"""
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    values: dict[str, Any] = {}
+    given, values, wrong = dict[str, Any](), dict[str, Any](), list[str]()
     for source in sources:
-        if source is None or source is True:
-            continue
-        if not isinstance(source, Mapping):
+        if not (source is None or source is True or isinstance(source, Mapping)):
             raise SettingsError(f"{section} is {source!r}; accepted is a mapping of options")
-        for name, value in source.items():
-            if name not in fields:  # its value may be a secret
-                raise SettingsError(f"{section} has no option {name!r}; accepted are {', '.join(sorted(fields))}")
-            accepted: Kind[Any] = fields[name].metadata["kind"]
-            is_hidden = isinstance(fields[name].default, Hidden)
-            try:
-                found = accepted.read(value)
-            except (ValueError, TypeError):
-                shown = Hidden() if is_hidden else value
-                raise SettingsError(f"{section}: {name} is {shown!r}; accepted is {accepted.accepts}") from None
+        given.update(source if isinstance(source, Mapping) else {})
+    if unknown := [name for name in given if name not in fields]:  # their values may be secrets
+        wrong.append(
+            f"{section} has no option {', '.join(map(repr, unknown))}; accepted are {', '.join(sorted(fields))}"
+        )
+    for name in (name for name in given if name in fields):
+        accepted: Kind[Any] = fields[name].metadata["kind"]
+        is_hidden = isinstance(fields[name].default, Hidden)
+        try:
+            found = accepted.read(given[name])
             values[name] = Hidden(found) if is_hidden else found
+        except (ValueError, TypeError):
+            shown = Hidden() if is_hidden else given[name]
+            wrong.append(f"{section}: {name} is {shown!r}; accepted is {accepted.accepts}")
+    if wrong:
+        raise SettingsError("; ".join(wrong))
     return kind(**values)
 
 

@@ -24,6 +24,7 @@ from saltext.jobs.core.errors import JobsError, SettingsError
 from saltext.jobs.core.master.job_cache import OURS
 from saltext.jobs.core.options import engine_options, read_settings
 from saltext.jobs.core.options.engines import NoticesSettings, RecorderSettings
+from saltext.jobs.core.options.kinds import slip_of
 from saltext.jobs.core.store.store import COPY
 
 #: The section of the options of notices.
@@ -115,9 +116,17 @@ class ReturnerModule:
             utils = salt.loader.utils(self._opts, loaded_base_name=base)
             functions = salt.loader.minion_mods(self._opts, utils=utils, loaded_base_name=base)
             self._loaded = salt.loader.returners(self._opts, functions, loaded_base_name=base)
-        if f"{self.name}.returner" not in self._loaded:
-            reason = self._loaded.missing_fun_string(f"{self.name}.returner")
-            raise ReturnerAbsent(f"The returner {self.name!r} cannot be loaded: {reason.rstrip('.')}")
+        # A loader that does not find a function loads all modules, also those that complain where there are no grains.
+        with _heard(logging.getLogger("salt.loader.lazy")) as complaints:
+            is_there = f"{self.name}.returner" in self._loaded
+        if not is_there:
+            why = self._loaded.missing_fun_string(f"{self.name}.returner").rstrip(".")
+            known = {name.removesuffix("_return") for name in self._loaded.file_mapping} - {self.name}
+            hint = f"; did you mean {meant}?" if (meant := slip_of(self.name, known)) else ""
+            own = [
+                f"{told} {caught}" for told, caught in complaints if f" {self.name}," in told
+            ]  # it has a syntax error
+            raise ReturnerAbsent(f"The returner {self.name!r} cannot be loaded: {own[0] if own else why + hint}")
         return self._loaded
 
 
