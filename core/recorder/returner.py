@@ -117,7 +117,7 @@ class ReturnerModule:
             functions = salt.loader.minion_mods(self._opts, utils=utils, loaded_base_name=base)
             self._loaded = salt.loader.returners(self._opts, functions, loaded_base_name=base)
         # A loader that does not find a function loads all modules, also those that complain where there are no grains.
-        with _heard(logging.getLogger("salt.loader.lazy")) as complaints:
+        with _heard(logging.getLogger("salt.loader.lazy"), logging.WARNING) as complaints:
             is_there = f"{self.name}.returner" in self._loaded
         if not is_there:
             why = self._loaded.missing_fun_string(f"{self.name}.returner").rstrip(".")
@@ -155,23 +155,23 @@ def _promote(opts: dict[str, Any], name: str, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def _heard(logger: logging.Logger) -> Iterator[list[tuple[str, BaseException | None]]]:
+def _heard(logger: logging.Logger, least: int = logging.ERROR) -> Iterator[list[tuple[str, BaseException | None]]]:
     """
-    Yield the errors, as (message, exception), that this thread logs with ``logger`` while the block runs. They are not
-    logged: a returner's message that it drops a return would be wrong, since the recorder keeps it.
+    Yield what this thread logs with ``logger``, of the ``least`` level or above, while the block runs: (message, exception).
+    It is not logged: a returner's message that it drops a return would be wrong, since the recorder keeps it.
     """
     complaints: list[tuple[str, BaseException | None]] = []
     thread = threading.get_ident()
 
     def listen(record: logging.LogRecord) -> bool:
-        if record.levelno < logging.ERROR or record.thread != thread:
+        if record.levelno < least or record.thread != thread:
             return True
         complaints.append((record.getMessage(), sys.exc_info()[1]))
         return False
 
     level = logger.level
-    if not logger.isEnabledFor(logging.ERROR):
-        logger.setLevel(logging.ERROR)
+    if not logger.isEnabledFor(least):
+        logger.setLevel(least)
     logger.addFilter(listen)
     try:
         yield complaints

@@ -30,8 +30,8 @@ def test_options_under_engines_override_those_of_the_section():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"bogus": 1}, ["'bogus'", "max_in_flight"]),
-        ({"metrics_dir": "here"}, ["metrics_dir", "'here'", "a full path"]),
+        ({"bogus": 1, "kep": 2}, ["has no option 'bogus', 'kep'; accepted are", "max_in_flight"]),
+        ({"metrics_dir": "here", "bogus": 1}, ["'bogus'", "metrics_dir is 'here'; accepted is a full path"]),
         ([1], ["batch_manager", "[1]", "a mapping"]),
         (False, ["batch_manager", "False", "a mapping"]),
         *(

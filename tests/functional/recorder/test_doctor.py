@@ -87,15 +87,17 @@ def test_problems_of_a_returner_are_reported(answering, figures, part):
             "job_recorder needs master_job_cache: salt_cache, which is 'local_cache'",
         ),
         ({"engines": [{"job_recorder": {"exclude": 7.5}}]}, "exclude is 7.5"),
-        ({"job_recorder": {"returners": ["no_such"]}}, "no_such gets nothing: The returner 'no_such' cannot be loaded"),
+        ({"job_recorder": {"returners": ["rawfil_json"]}}, "rawfil_json gets nothing: The returner 'rawfil_json'"),
+        ({"job_recorder": {"returners": ["rawfil_json"]}}, "did you mean rawfile_json?"),
         *(
             (it, "stores no returns in a job cache of its own")
             for it in ({"job_cache": False}, {"ext_job_cache": "redis"})
         ),
     ],
 )
-def test_obstacles_to_the_recorder_are_reported(opts, options, part):
+def test_obstacles_to_the_recorder_are_reported(opts, caplog, options, part):
     assert [part in finding for finding in said(doctor.examine({**opts, **options}))].count(True) == 1
+    assert "__virtual__" not in caplog.text
 
 
 def test_an_engine_of_another_version_is_reported_once_and_asked_for_nothing(opts):

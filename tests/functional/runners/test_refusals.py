@@ -24,6 +24,7 @@ WRONG = [
     (["batch.stop", "1", "kill=perhaps"], "kill is 'perhaps'; accepted is True or False"),
     (["batch.list", "limt=5"], "did you mean limit?"),
     (["batch.start", "nosuch*", "test.ping"], "matches no accepted minion"),
+    (["batch.start", "nosuch", "test.ping", "tgt_type=nodegroup"], "there is no nodegroup nosuch; the master's"),
     (["batch.start", "N@canary", "test.ping"], "a compound target needs tgt_type=compound"),
     (["batch.start", "web1 or web2", "test.ping"], "a compound target needs tgt_type=compound"),
     (["job_retry.show", "20200101000000000000", "web1"], "web1 is not owed job 20200101000000000000"),
