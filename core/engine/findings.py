@@ -162,12 +162,9 @@ def about_returns(opts: Mapping[str, Any]) -> Iterator[Finding]:
         told = f"a return or an answer that a minion forges on the bus counts as genuine: {unproven}"
         yield fault("returns-unproven", told)
     elif must_sign and not opts.get("signing_algorithm"):
-        yield fault(
-            "returns-refused",
-            "this master stores no return of any minion: with require_minion_sign_messages it also needs "
-            "signing_algorithm, for which Salt has no default on masters",
-            "set it to that of the minions (PKCS1v15-SHA1 unless they set another)",
-        )
+        told = "this master stores no return: with require_minion_sign_messages it also needs signing_algorithm"
+        do = "set it to that of the minions (PKCS1v15-SHA1 unless they set another): Salt has no default for it on masters"
+        yield fault("returns-refused", told, do)
     elif not (must_sign and opts.get("drop_messages_signature_fail")):
         told = "a minion can store returns in another's name, unless all sign: docs/experts.md#forged-returns"
         yield advice("returns-unsigned", told)

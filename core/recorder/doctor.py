@@ -71,9 +71,5 @@ def _about_work(stats: Mapping[str, Any]) -> Iterator[Finding]:
             why = "they are kept no more, or could not be stored"
             yield fault("records-lost", f"{told}: {why}", "for returns, raise log_size or keep_jobs_seconds")
         if one["set_aside"]:
-            yield fault(
-                "records-refused",
-                f"{name} has refused records ({one['set_aside']:,})",
-                "job_recorder.set_aside says why, job_recorder.redeliver hands them over again, job_recorder.drop forgets "
-                "them",
-            )
+            do = "job_recorder.set_aside says why; then job_recorder.redeliver hands them over again, or drop forgets them"
+            yield fault("records-refused", f"{name} has refused records ({one['set_aside']:,})", do)
