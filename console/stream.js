@@ -87,6 +87,13 @@ export class Stream {
     /** Whether many events have come: then it listens only for moments. */
     this.busy = false;
     this.wake = () => this.#wake();
+    // A browser keeps a page that was left for the way back, and its connections too.
+    this.leave = () => {
+      this.left = true;
+      this.again("the page was left");
+    };
+    window.addEventListener("pagehide", this.leave);
+    window.addEventListener("pageshow", this.wake);
     document.addEventListener("visibilitychange", this.wake);
     window.addEventListener("online", this.wake);
     this.run();
@@ -148,13 +155,14 @@ export class Stream {
     return new Promise((go) => {
       this.go = go;
       // Spread out, so that not all pages come back at one moment. A page that nobody sees need not know what happens.
-      if (!this.busy || !document.hidden) setTimeout(go, seconds * (0.75 + Math.random() / 2) * 1000);
+      if (!this.left && !(this.busy && document.hidden)) setTimeout(go, seconds * (0.75 + Math.random() / 2) * 1000);
     });
   }
 
   /** The page is visible again: a machine that slept does not notice that its connection is gone. */
   #wake() {
     if (this.closed || document.hidden) return;
+    this.left = false;
     if (this.open && Date.now() / 1000 - this.heard > SILENCE) this.again("nothing has come for a while");
     this.pause = SHORTEST;
     this.go?.();
@@ -167,6 +175,8 @@ export class Stream {
 
   close() {
     this.closed = true;
+    window.removeEventListener("pagehide", this.leave);
+    window.removeEventListener("pageshow", this.wake);
     document.removeEventListener("visibilitychange", this.wake);
     window.removeEventListener("online", this.wake);
     this.abort?.abort();

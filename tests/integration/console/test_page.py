@@ -259,6 +259,15 @@ def test_while_many_events_come_the_page_stops_listening_and_reads_every_few_sec
     wait_for(lambda: some() or "9 of 10" in page.text("tbody"), what="it is read now and then")
 
 
+def test_a_page_that_was_left_listens_no_more_until_the_user_comes_back(page, api):
+    page.enter(api.login())
+    page.wait_text("Live", ".status")
+    page.close()
+    wait_for(lambda: api.fire("salt/auth", {}) or not api.streams, what="it listens no more")
+    page.chrome.back()
+    page.wait_text("Live", ".status")
+
+
 def test_an_outage_is_reported_with_the_age_of_what_is_shown_and_ends_in_one_read(page, api):
     has_batch(api, summary(completed=2, active=3, pending=5), {})
     page.enter(api.login())
