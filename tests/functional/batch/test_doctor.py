@@ -69,7 +69,7 @@ def test_a_master_that_wants_messages_signed_and_has_no_algorithm_for_that_takes
     assert salt.config.master_config(None).get("signing_algorithm") is None, "Salt gives the master one by now"
     del opts["signing_algorithm"]
     (found,) = (finding for finding in said(doctor.examine(opts)) if "signing_algorithm" in finding)
-    assert found.startswith("this master stores no return of any minion")
+    assert found.startswith("this master stores no return: ")
 
 
 def test_a_batch_that_was_set_aside_is_named_and_kept_for_thirty_days(opts):
