@@ -2,7 +2,7 @@
 
 import { el, keyed, replace, say, set, svg } from "./dom.js";
 import { clock, count, duration, many, name, tempo } from "./format.js";
-import { ending } from "./model/batches.js";
+import { ending, since } from "./model/batches.js";
 import { COLUMNS, LEVELS, curvesOf, heatOf, rowsOf, runsOf, slowestOf, spreadOf } from "./model/timeline.js";
 
 const [WIDTH, HEIGHT] = [300, 90];
@@ -109,7 +109,7 @@ export class Timeline {
     const total = batch.total || 1;
     const [all, wrong] = [line(ended, ([size]) => size, total), line(ended, ([, bad]) => bad, total)];
     const last = ended.at(-1)[1];
-    const words = [`${count(last)} of ${count(batch.total)} after ${duration(now - begin)}`, rate && `${tempo(rate)} a minute`, left !== null && `about ${duration(left)} left, until ${clock(now + left)}`];
+    const words = [`${count(last)} of ${count(batch.total)} after ${duration(now - since(batch))}`, rate && `${tempo(rate)} a minute`, left !== null && `about ${duration(left)} left, until ${clock(now + left)}`];
     this.progress.show(words.filter(Boolean).join("; "),
       svg("polygon", { "data-state": "completed", points: area(all) }), svg("polygon", { "data-state": "failed", points: area(wrong) }),
       left !== null && svg("polyline", { class: "forecast", points: line([[now, last]], ([size]) => size, total) + ` ${WIDTH},2` }));

@@ -89,7 +89,7 @@ export function isLike(batch, text) {
 
 /** What a batch runs, as it would be typed. The runner has already hidden arguments named like a password. */
 export function command(batch) {
-  const words = Array.isArray(batch.arguments) ? batch.arguments.map((one) => (typeof one === "string" ? one : JSON.stringify(one))) : [];
+  const words = Array.isArray(batch.arguments) ? batch.arguments.map((one) => (typeof one === "string" ? one : JSON.stringify(one))) : batch.told ? ["…"] : [];
   return [typeof batch.fun === "string" ? batch.fun : "", ...words].join(" ").trim();
 }
 
@@ -171,6 +171,11 @@ function timeLeft(batch, now) {
 /** When a batch first sent, or was asked for. */
 export function since(batch) {
   return batch.first_sent ?? batch.created;
+}
+
+/** Which of the two that is. */
+export function sinceWhat(batch) {
+  return isUnsent(batch) && (["scheduled", "waiting"].includes(word(batch)) || isOver(batch)) ? "Asked for" : "Started";
 }
 
 /** Minions a minute since the start of the batch, and the seconds that the rest will take; null if unknown, or while it is held. */

@@ -3,7 +3,7 @@
 import { confirm, open } from "../dialog.js";
 import { el, replace, say, set, to } from "../dom.js";
 import { ago, count, duration, line, many, moment, name, target } from "../format.js";
-import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, called, command, counted, done, ending, isGivenUp, isHeld, isMended, isOver, isScheduled, isUnsent, mendedBy, optionsOf, pace, retriable, since, stagesOf, word } from "../model/batches.js";
+import { Batches, STATES, UNSUCCESSFUL, approversOf, budget, called, command, counted, done, ending, isGivenUp, isHeld, isMended, isOver, isScheduled, isUnsent, mendedBy, optionsOf, pace, retriable, since, sinceWhat, stagesOf, word } from "../model/batches.js";
 import { draftOf } from "../model/draft.js";
 import { Members } from "../model/members.js";
 import { Reader } from "../reader.js";
@@ -148,7 +148,7 @@ export class BatchView {
       ["At a time", count(batch.batch_size)],
       ["Failure budget used", budget(batch)],
       ["Options", options.length ? options.map(([one, value]) => `${name(one)}: ${one === "start_at" ? moment(value) : line(value, 80)}`).join("; ") : null],
-      [isUnsent(batch) && (["scheduled", "waiting"].includes(word(batch)) || isOver(batch)) ? "Asked for" : "Started", `${moment(since(batch))} (${ago(since(batch), now)})`],
+      [sinceWhat(batch), `${moment(since(batch))} (${ago(since(batch), now)})`],
       ["Last progress", isOver(batch) ? null : ago(batch.last_progress, now)],
       ["Ended", isOver(batch) && Number.isFinite(batch.finished) ? `${moment(batch.finished)} (${ago(batch.finished, now)})` : null],
       ["Took", isOver(batch) && !isUnsent(batch) && Number.isFinite(batch.finished) ? duration(batch.finished - since(batch)) : null],
@@ -258,7 +258,7 @@ export class BatchView {
       if (isGivenUp(minion)) return `${ending(minion)} ${duration(since - started, true)}, ${ago(since, now)}`;
       return `${duration(since - started, true)}, ended ${ago(since, now)}`;
     }
-    return Number.isFinite(since) && state !== "pending" ? ago(since, now) : "";
+    return Number.isFinite(since) && state !== "pending" ? `${isGivenUp(minion) ? `${name(state)} ` : ""}${ago(since, now)}` : "";
   }
 
   toggle(state) {

@@ -2,7 +2,7 @@
 
 import { el, say, set, to } from "../dom.js";
 import { ago, count, duration, line, target, tempo } from "../format.js";
-import { Batches, WORDS, called, isLike, isOver, isUnsent, mendedBy, pace, since, whyHalted, word } from "../model/batches.js";
+import { Batches, WORDS, called, isLike, isOver, isUnsent, mendedBy, pace, since, sinceWhat, whyHalted, word } from "../model/batches.js";
 import { Reader } from "../reader.js";
 import { Table, Trouble, badge, bar, cell, counts } from "./parts.js";
 
@@ -118,7 +118,7 @@ export class BatchesView {
         note.set([!mended && remark(now, app.silent("batch_manager")), again].filter(Boolean).join(", "));
         const { rate, eta } = pace(now, app.api.now());
         speed.set([rate >= 0.05 && `${tempo(rate)} a minute`, eta !== null && `${duration(eta)} left`].filter(Boolean).join(", "));
-        started.set(ago(since(now), app.api.now()));
+        started.set(`${sinceWhat(now) === "Started" ? "" : "asked for "}${ago(since(now), app.api.now())}`);
         took.set(isOver(now) && !isUnsent(now) && now.finished >= since(now) ? `took ${duration(now.finished - since(now))}` : "");
       },
     };

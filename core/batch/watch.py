@@ -45,7 +45,9 @@ class Display:
             self._line(self._waits)
         # Pace and forecast change all the time: a terminal redraws them, but they are not worth a new line.
         width = width_of_terminal(self._stream) - 1 if self._live else None
-        shown = summary if self._live else {**summary, "rate": None, "eta_seconds": None, "created": None}
+        shown = (
+            summary if self._live else {**summary, **dict.fromkeys(("rate", "eta_seconds", "created", "first_sent"))}
+        )
         text = progress_line(shown, width)
         if text != self._last and self._live:
             self._write(text)
@@ -108,7 +110,8 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
 
 def _elapsed(summary: Mapping[str, Any]) -> str:
     until = summary.get("finished") or (summary.get("last_progress") or 0.0) + (summary.get("age_seconds") or 0.0)
-    return f" after {span(until - summary['created'])}" if until and summary.get("created") else ""
+    since = summary.get("first_sent") or summary.get("created")
+    return f" after {span(until - since)}" if until and since else ""
 
 
 def follow(

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Batches, WORDS, apply, approversOf, budget, called, command, counted, done, isHeld, isLike, isOver, isScheduled, optionsOf, pace, retriable, stagesOf, whyHalted, word } from "../../../../console/model/batches.js";
+import { Batches, WORDS, apply, approversOf, budget, called, command, counted, done, isHeld, isLike, isOver, isScheduled, optionsOf, pace, retriable, sinceWhat, stagesOf, whyHalted, word } from "../../../../console/model/batches.js";
 
 const NONE = { completed: 0, active: 0, pending: 0, failed: 0, timed_out: 0, lost: 0, offline: 0, queued: 0, killed: 0 };
 const JID = "20260516120000000000";
@@ -122,6 +122,12 @@ test("what a batch runs is shown with its arguments, and with the options that i
     [["check", "approve"], ["approve_by", "anna, %ops"]]);
   assert.deepEqual(optionsOf({ options: { check: "test.true", check_timeout: 300 } }), [["check", "test.true"], ["check_timeout", 300]]);
   assert.deepEqual(optionsOf({}), []);
+});
+
+test("a row from an event shows that its arguments are not known, and one that has not sent when it was asked for", () => {
+  assert.equal(command({ fun: "state.apply", told: true }), "state.apply …");
+  for (const [more, what] of [[{ publishes: 0, paused_by: "window" }, "Asked for"], [{ publishes: 1, paused_by: "window" }, "Started"], [{ publishes: 0, paused_by: "operator" }, "Started"]])
+    assert.equal(sinceWhat(batch({ state: "paused", ...more })), what);
 });
 
 test("a batch is found by its function, target, user and jid", () => {
