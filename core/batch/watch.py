@@ -45,9 +45,8 @@ class Display:
             self._line(self._waits)
         # Pace and forecast change all the time: a terminal redraws them, but they are not worth a new line.
         width = width_of_terminal(self._stream) - 1 if self._live else None
-        shown = (
-            summary if self._live else {**summary, **dict.fromkeys(("rate", "eta_seconds", "created", "first_sent"))}
-        )
+        left_out = () if self._live else ("rate", "eta_seconds", "created", "first_sent")
+        shown = {**summary, **dict.fromkeys(left_out)}
         text = progress_line(shown, width)
         if text != self._last and self._live:
             self._write(text)
