@@ -24,11 +24,10 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.ids import jid_time
 from saltext.jobs.core.ledger.log import AWAY, RESTARTED, News, Position, Reader, count_after
 from saltext.jobs.core.ledger.outbox import Counts, Key, Outbox, Row
-from saltext.jobs.core.ledger.records import Record
 from saltext.jobs.core.ledger.tables import Tables
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.recorder.pipeline import Attempt, Pipeline, Refusal, attempts_of
-from saltext.jobs.core.recorder.recipients import LOAD, RETURN, SETTLED, Recipient, ToReturner
+from saltext.jobs.core.recorder.recipients import LOAD, RETURN, Recipient, ToReturner
 
 log = lines.logger(__name__)
 
@@ -228,16 +227,19 @@ class Reading:
             if self._news.gap and not (self._recipient.store.writes_together and self._news.gap in (AWAY, RESTARTED)):
                 self.gap_since = time.time()
                 self._tell(self._news.gap)
-        news, is_mended = self._news, self.gap_since is not None and self._recipient.knows
-        if is_mended:
+        news, lacks_since = self._news, self.gap_since if self._recipient.knows else None
+        if lacks_since is not None:
+            if abs(time.time() - lacks_since) < self._recipient.late:
+                return 0
             self._mend()
-        rows = [Row(_key_of(record), record.at) for record in news.records if record.listed]
+        listed = [record for record in news.records if record.listed]
+        rows = [Row(Key(RETURN if one.minion else LOAD, one.jid, one.minion), one.at) for one in listed]
         if news.position != self._place:
             self._outbox.add(rows, news.position)
         self._news, self._place, self.has_more, self.gap_since = None, news.position, news.more, None
         if self._is_sure:
             self.new.update(row.key for row in rows)
-        self._is_sure = (self._is_sure or not news.more) and not is_mended
+        self._is_sure = (self._is_sure or not news.more) and lacks_since is None
         return news.lost
 
     def later(self, most: int) -> int:
@@ -262,14 +264,8 @@ class Reading:
 
     def _mend(self) -> None:
         """Put into the outbox what the job cache has, and the returner has not."""
-        time.sleep(SETTLED)
         returner = self._recipient.returner
-        can_ask = returner.has("get_jid")
         for jid, minions in self._recipient.young(_LOOK_BACK):
-            held = returner.returns(jid) if can_ask else ()
+            held = returner.returns(jid) if returner.has("get_jid") else ()
             at, missing = jid_time(jid) or 0.0, [minion for minion in minions if minion not in held]
             self._outbox.add([Row(Key(LOAD, jid), at), *(Row(Key(RETURN, jid, minion), at) for minion in missing)])
-
-
-def _key_of(record: Record) -> Key:
-    return Key(RETURN if record.minion else LOAD, record.jid, record.minion)

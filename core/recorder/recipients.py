@@ -42,8 +42,8 @@ LOAD, RETURN, NOTICE = "load", "ret", "notice"
 _LOOKED_UP, _BYTES = 25, 8 << 20
 #: Jobs that are remembered; after a further one none is.
 _JOBS = 1000
-#: Seconds after which the job cache has what the log has, if it is elsewhere: as a rule, and at the latest.
-SETTLED, _LATE = 1.0, 30.0
+#: Seconds after which the job cache has what the log has: if one database has both, and else.
+_SETTLED, _LATE = 1.0, 30.0
 #: Seconds after which a notice that did not arrive is given up.
 _KEPT = 86400.0
 #: The header that the receiver of a webhook checks: ``sha256=`` and the HMAC of the body in hexadecimal.
@@ -92,17 +92,21 @@ class ToReturner:
         """Whether a record that comes twice is stored once."""
         return self.at_once or self.returner.has("get_jid")
 
+    @property
+    def late(self) -> float:
+        """Seconds after which the job cache has what was written to the log, or could not be."""
+        return _SETTLED if self.store.writes_together else _LATE
+
     def read(self, rows: Sequence[Row]) -> dict[Key, Parcel]:
         """Return the parcels of the first rows, as memory allows, but for records that the job cache may yet get."""
         self._held.clear()
-        found, size, late = dict[Key, Parcel](), 0, SETTLED if self.store.writes_together else _LATE
-        begun = time.time()  # before it reads: this process may be frozen meanwhile
+        found, size, begun = dict[Key, Parcel](), 0, time.time()  # this process may be frozen while it reads
         for start in range(0, len(rows), _LOOKED_UP):
             part = rows[start : start + _LOOKED_UP]
             returns = self._returns(row.key for row in part if row.key.kind == RETURN)
             for row in part:
                 parcel = self._parcel(row, returns.get(row.key))
-                if parcel is not None or abs(begun - row.at) > late:
+                if parcel is not None or abs(begun - row.at) > self.late:
                     found[row.key] = parcel
             size += sum(len(repr(data)) for data in returns.values())
             if size >= _BYTES:
