@@ -11,6 +11,7 @@ from salt.exceptions import SaltCacheError, SaltDeserializationError
 from saltext.jobs.core import compat
 from saltext.jobs.core.master.access import Access, Standing
 from saltext.jobs.core.users import ABOVE, KEY, MASTER, PASSWORD, PEER, SUDO, TOKEN, WHO, Identity
+from tests.functional.batch.test_permission import RESTISH
 from tests.functional.retry.records import accept, load_of
 
 ACL = {"publisher_acl": {"bob": ["test.*", {"web*": ["state.apply"]}]}, "sudo_acl": True}
@@ -115,13 +116,6 @@ def groups(username, **kwargs):
             raise OSError("cannot connect")
         return __opts__["known_groups"]
     return ["admins"] if kwargs.get("password") else []
-"""
-RESTISH = """
-def auth(username, password, **kwargs):
-    return True
-
-def acl(username, **kwargs):
-    return ["state.*"] if kwargs["password"] else None
 """
 BOUND = {"auth.ldap.binddn": "cn=salt", "auth.ldap.bindpw": "x"}
 

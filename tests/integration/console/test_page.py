@@ -433,17 +433,8 @@ def test_a_retry_takes_the_kinds_of_minions_that_are_ticked_and_a_mended_batch_i
 
 def test_an_approval_is_for_the_stage_that_is_shown(page, api):
     approved = []
-    batch = summary(
-        completed=1,
-        pending=9,
-        state="paused",
-        approve=1,
-        stage=2,
-        stages=3,
-        paused_by="approval",
-        paused_reason="waits for approval",
-    )
-    has_batch(api, batch, {})
+    waits = {"state": "paused", "approve": 1, "paused_by": "approval", "paused_reason": "waits for approval"}
+    has_batch(api, summary(completed=1, pending=9, stage=2, stages=3, **waits), {})
     api.runners["batch.approve"] = lambda **what: approved.append(what) or True
     page.enter(api.login())
     page.go(f"batches/{JID}")

@@ -147,7 +147,6 @@ def test_a_preview_says_in_a_sentence_how_the_batch_would_go_on(asked, told):
         ),
         ("stop", {"state": "halted"}, "Batch 1 is halted; there is nothing to stop"),
         ("pause", {"state": "complete", "success": True}, "Batch 1 is succeeded; there is nothing to pause"),
-        ("approve", {"state": "paused", "paused_by": "approval", "approve": 2}, "batch.approve 1 stage=2"),
     ],
 )
 def test_a_runner_says_why_a_request_changes_nothing(verb, more, told):

@@ -222,7 +222,7 @@ WELL = {"state": "complete", "failed": 0, "pending": 0, "offline": 0}
     [
         ({"state": "paused", "approve": 1}, f"batch.approve {JID} (or minions, stop)"),
         (
-            {"state": "paused", "approve": 1, "options": {"approve_by": ["anna"]}},
+            {"state": "paused", "approve": 1, "options": {"approve_by": "a"}},
             f"batch.watch {JID} (or approve, minions, stop)",
         ),
         ({"state": "paused", "paused_by": "window"}, f"batch.watch {JID} (or minions, stop)"),
