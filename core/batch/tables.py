@@ -229,8 +229,9 @@ def failures(found: Mapping[str, Any], page: Page) -> None:
     page.head(found, summary.word(found))
     many = f", for {counted(len(groups), 'reason')}" if len(groups) > 1 else ""
     page.line(f"{found['unsuccessful']:,} of {counted(found['total'], 'minion')} did not succeed{many}")
-    if why := summary.why_halted(found):
-        page.line(f"halted: {why}", "  ", 3)
+    why = summary.why_halted(found)
+    for told in filter(None, (f"halted: {why}" if why else "", summary.retried(found))):
+        page.line(told, "  ", 3)
     reasons(groups, page)
     page.next(*((_is_ours(found) and _again(found)) or [f"batch.minions {found['jid']}"]))
 

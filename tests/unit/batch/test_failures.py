@@ -64,6 +64,7 @@ def test_a_minion_that_returned_nothing_is_described_by_its_state():
 def test_each_reason_takes_a_few_lines_and_the_most_frequent_comes_first():
     records = {f"web{n}": ("failed", 2) for n in range(1204)} | {"db1": ("offline", None)}
     returns = {name: {"return": f"E: {name}: no space left\nE: giving up"} for name in records if name != "db1"}
+    assert drawn(found(records, returns, retries=["7"], unmended={})[0])[2] == "mended by 7"
     assert drawn(found(records, returns, success=False)[0]) == [
         f"{JID}  unsuccessful  state.apply nginx on *",
         "1,205 of 1,205 minions did not succeed, for 2 reasons",
