@@ -144,7 +144,7 @@ def _checked_again(case: Case) -> Decision:
     if delivery.said is Said.INTERRUPTED and (entry.counts.reached or not may_run_again):
         return _interrupted(case)
     if entry.counts.ignored and not delivery.said.is_sure and delivery.restarted:
-        return End(State.HELD, f"{_RAN}: {_SILENTLY}, and has restarted since")
+        return End(State.HELD, f"it may have run without a return: {_SILENTLY}, and has restarted since")
     return Go(Step.TO_SEND)
 
 

@@ -65,10 +65,10 @@ class Together(Misfortunes, Both):
         self.killed_at = {}  # (minion, jid) -> when an operator killed a job that the queue owed
         self.ending = set()  # batches that an operator wants to end
         self.is_calm = False  # nothing goes wrong any more
-        self.set_back = set()  # (minion, jid) that began before the clock was set back
+        self.is_set_back = False  # the clock, since the batch engine has read it
         self.misdated = (
             set()
-        )  # those of them that a later batch engine cannot know to have begun before a minion started
+        )  # (minion, jid) of which a later engine cannot know that they began before a minion started
         self.offered = set()  # (minion, jid) that a batch has asked the retry queue to take
         self.sent = set()  # (minion, jid) that a batch has sent
         self.begins_heard = {}  # (minion, jid) -> when the engine that drives the job has heard that it has begun
@@ -625,14 +625,15 @@ class Clocks(Rollouts):
         if self.clock_ahead != self.was_ahead:
             self.was_ahead = self.clock_ahead
             self.sent_at = dict.fromkeys([*self.sent_at, *self.began_at], -math.inf)
-        self.misdated |= self.set_back
+        if self.is_set_back:
+            self.is_set_back, self.misdated = False, self.misdated | set(+self.runs)
         super().boot_batches()
 
     def do_clock(self):
         by = self.plans.choice([-600.0, -60.0, -20.0, 20.0, 60.0, 600.0])
         self.clock_sets.append((self.now, self.clock_ahead))
         self.clock_ahead += by
-        self.set_back |= set(+self.runs) if by < 0.0 else set()
+        self.is_set_back |= by < 0.0
 
 
 class Hell(Clocks, Cuts):

@@ -109,6 +109,8 @@ class Truth:
             return self._was(world, "unsure", reason.split()[0])
         if reason.startswith("the master does not let it be published"):
             return key[1] in world.forbidden
+        if reason.startswith("it may have run "):
+            return self.claims[key] > 0
         if reason.startswith("it was sent "):
             times = int(re.match(r"it was sent (\d+) times", reason)[1])
             return self.claims[key] + 1 >= times  # the operator's own publish is one of them
