@@ -770,14 +770,11 @@ def _with_returns(jid: str) -> tuple[catalog.Summary, catalog.Minions, summary.R
 
 def _tell_of_work_left() -> None:
     """Note batches in the file that was used before ``cache:`` was changed: they stand still."""
-    from saltext.jobs.core.batch.store import BatchStore
-    from saltext.jobs.core.ledger.batches import Kind
-    from saltext.jobs.core.site import left_by, site_of
+    from saltext.jobs.core.batch.catalog import left_open
 
-    with contextlib.suppress(Exception):  # a file that cannot be read has nothing that could go on
-        if (other := left_by(__opts__)) and (jids := BatchStore(other).jids(Kind.OPEN)):
-            place = site_of(other).place
-            runner.note(globals(), f"Batches that have not ended: {len(jids)} more in {place}; see jobs_doctor.run")
+    place, jids = left_open(__opts__)
+    if jids:
+        runner.note(globals(), f"Batches that have not ended: {len(jids)} more in {place}; see jobs_doctor.run")
 
 
 def _catalog() -> catalog.Catalog:

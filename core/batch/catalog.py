@@ -33,7 +33,7 @@ from saltext.jobs.core.functions import retcode_of
 from saltext.jobs.core.ids import is_plain
 from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.site import site_of
+from saltext.jobs.core.site import left_by, site_of
 from saltext.jobs.core.users import WHO
 
 log = lines.logger(__name__)
@@ -52,6 +52,14 @@ class Found(NamedTuple):
     batch: Batch | None
     state: Mapping[str, Any]
     minions: Callable[[], Minions]
+
+
+def left_open(opts: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
+    """Return the file that was used before ``cache:`` was changed, and the jids of batches that have not ended there."""
+    with contextlib.suppress(Exception):  # a file that cannot be read has nothing that could go on
+        if other := left_by(opts):
+            return site_of(other).place, BatchStore(other).jids(Kind.OPEN)
+    return "", ()
 
 
 class Catalog:
@@ -124,7 +132,7 @@ class Catalog:
         """Return a batch of ours. :raises Refused: if there is none, or if it cannot be read."""
         batch = self.ours(jid)
         if batch is None:
-            raise Refused(f"{jid} is no batch of the batch_manager engine; salt-run batch.list shows the batches")
+            raise self._none(jid, "no batch of the batch_manager engine")
         return batch
 
     def retries(self, jid: str) -> list[Batch]:
@@ -157,8 +165,14 @@ class Catalog:
         """Return a batch. :raises Refused: if there is none, or if it cannot be read."""
         found = self._found(jid)
         if found is None:
-            raise Refused(f"{jid} is no batch; salt-run batch.list shows the batches")
+            raise self._none(jid, "no batch")
         return found
+
+    def _none(self, jid: str, what: str) -> Refused:
+        place, left = left_open(self._opts)
+        if jid in left:
+            return Refused(f"{jid} is in {place}, which is not the database of this configuration; see jobs_doctor.run")
+        return Refused(f"{jid} is {what}; salt-run batch.list shows the batches")
 
     def active(self) -> list[Summary]:
         """Return the summaries of all batches that have not ended, oldest first."""

@@ -53,8 +53,8 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _was_published(load: Mapping[str, Any]) -> bool:
-    """Tell whether a master has published a job. Other loads have no ``cmd``, or their own ``id`` as target."""
-    return "cmd" in load and load.get("tgt") != load.get("id")
+    """Tell whether a master has published a job. Salt stores others with a return whose load it does not find."""
+    return load.get("cmd") == "publish"
 
 
 def _about_files(store: Store, user: str) -> Iterator[Finding]:

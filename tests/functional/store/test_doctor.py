@@ -91,7 +91,7 @@ def test_jobs_that_were_not_published_have_no_record_of_a_publish(opts, disk):
     """All that a new master may have: what a runner ran (the doctor), a minion on its own, and salt-ssh."""
     ran = {"fun": "test.ping", "return": True}
     Returner(opts).save_load(JID, {**ran, "id": "m_master", "tgt": "m_master"})
-    Returner(opts).save_load(f"{JID[:-1]}1", {**ran, "cmd": "_return", "id": "web1", "tgt": "web1"})
+    Returner(opts).save_load(f"{JID[:-1]}1", {**ran, "cmd": "_return", "id": "web1"})
     Returner(opts).save_load(f"{JID[:-1]}2", LOAD)
     assert "publish" not in told(opts)
 
