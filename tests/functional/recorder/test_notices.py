@@ -13,12 +13,13 @@ import threading
 import time
 
 import pytest
+import salt.loader
 import salt.payload
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
-from saltext.jobs.core.engine.names import JOB_RECORDER
+from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
 from saltext.jobs.core.ledger.outbox import Key, Row
 from saltext.jobs.core.recorder.consumer import outbox_of
 from saltext.jobs.core.recorder.notices import Reported
@@ -28,6 +29,7 @@ from saltext.jobs.core.site import site_of
 from tests.event_bus import event_bus, options
 from tests.functional.options import options_in
 from tests.functional.retry.records import changes, queue_of
+from tests.leading import leading, lock_of
 from tests.unit.batch.bench import Bench
 from tests.waiting import wait_for
 
@@ -104,13 +106,40 @@ def site(tmp_path, receiver):
 
 def test_a_batch_that_fails_is_reported_and_a_test_arrives(site, receiver):
     site.start()
-    assert requests.ask(site.opts, JOB_RECORDER, {"do": "test_notice"}) == ["notices:webhook"]
-    wait_for(lambda: receiver.kinds() == ["test"], what="the test has arrived")
+    assert salt.loader.runner(site.opts)["job_recorder.test_notice"]() == {"notices:webhook": "arrived"}
     jid = site.fail_a_batch()
     wait_for(lambda: receiver.kinds() == ["test", "failed"], what="the failure is told")
     assert receiver.got[1][0]["jid"] == jid
     assert receiver.got[1][0]["minions"] == ["b"]
     assert site.stats()["trouble"] is None
+
+
+def test_what_was_reported_of_a_batch_is_over_when_a_retry_and_the_queue_have_completed_it(site, receiver):
+    site.start()
+    jid, retry = "20260516101112131415", "20260516111112131415"
+    first, again = Bench("abc", "3", jid=jid, offline="queue"), Bench("c", "1", jid=retry, parent=jid)
+    first.now = time.time()  # one that ended a week ago is not looked at
+    first.sent(missed=["a"])
+    first.returns("b")
+    first.returns("c", retcode=1)
+    first.keep(site.store, ended=True)
+    wait_for(lambda: receiver.kinds() == ["failed"], what="the failure is told")
+    again.sent()
+    again.returns("c")
+    again.keep(site.store, ended=True)
+    late = {"jid": jid, "id": "a", "fun": "test.ping", "return": True, "retcode": 0, "success": True}
+    salt.loader.returners(site.opts, {})["local_cache.returner"](late)
+    wait_for(lambda: receiver.kinds() == ["failed", "recovered"], what=lambda: f"it is over: {receiver.kinds()}")
+    assert f"Batch {jid} is mended by {retry}." in receiver.got[1][0]["text"]
+
+
+def test_an_engine_that_hangs_is_reported(site, receiver):
+    with leading(site.opts, BATCH_MANAGER):
+        site.start()
+        os.utime(lock_of(site.opts, BATCH_MANAGER), (time.time() - 80,) * 2)
+        wait_for(lambda: receiver.kinds() == ["engine"], what="the engine hangs")
+        os.utime(lock_of(site.opts, BATCH_MANAGER))
+        wait_for(lambda: receiver.kinds() == ["engine", "recovered"], what="it answers again")
 
 
 def test_a_notice_outlives_a_kill_while_its_receiver_is_down(site, receiver):
