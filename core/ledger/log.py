@@ -29,6 +29,7 @@ _RECORDS = f"SELECT place, jid, minion, body FROM {LOG} WHERE"
 _AFTER = f"{_RECORDS} place > ? ORDER BY place LIMIT ?"
 _PUBLISHES = f"{_RECORDS} jid = ? AND minion = '' ORDER BY place"
 _RETURNS = f"{_RECORDS} jid = ? AND minion <> ''"
+_SINCE = f"{_RECORDS} minion = '' AND jid >= ?"
 _FIRST = f"SELECT place, mark FROM {LOG} WHERE jid = ? AND minion = '' ORDER BY place LIMIT 1"
 _GAP_AFTER = f"SELECT 1 FROM {LOG} WHERE body IS NULL AND place > ? LIMIT 1"
 #: The name of the log, and the places of the newest record that was removed and of the newest one.
@@ -91,6 +92,11 @@ def publishes(tables: Tables, jid: str) -> list[records.Published]:
     """Return the publishes of a job, in order. :raises OSError:"""
     found = _entries(tables, _PUBLISHES, (jid,))
     return [record for _, record, _ in found if isinstance(record, records.Published)]
+
+
+def published_since(tables: Tables, jid: str) -> set[str]:
+    """Return the jids of publishes from a jid on, but for questions of engines. :raises OSError:"""
+    return {record.jid for _, record, _ in _entries(tables, _SINCE, (jid,)) if record is not None and record.listed}
 
 
 def returns(tables: Tables, jid: str, minions: Collection[str]) -> dict[str, records.Returned]:

@@ -25,6 +25,7 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.banks import RETURNS
 from saltext.jobs.core.functions import retcode_of
 from saltext.jobs.core.ids import is_plain, jid_at
+from saltext.jobs.core.ledger.log import published_since
 from saltext.jobs.core.ledger.outbox import Key, Row
 from saltext.jobs.core.lines import Quiet
 from saltext.jobs.core.master import secrets
@@ -171,9 +172,12 @@ class ToReturner:
 
     def young(self, seconds: float) -> Iterator[tuple[str, list[str]]]:
         """Yield the jobs that are recorded of those published within the last seconds, with the minions that returned."""
-        for key in self.store.driver.find(jid_at(time.time() - seconds), "9" * 20):
-            jid = self.store.decode(key)
-            if is_plain(jid) and self._job(jid).is_wanted:
+        since = jid_at(time.time() - seconds)
+        stored = map(self.store.decode, self.store.driver.find(since, "9" * 20))
+        # the load of a job may not have reached the job cache, which has its returns
+        for jid in sorted({*stored, *published_since(self.store.site, since)}):
+            key = self.store.key_of(jid) if is_plain(jid) else None
+            if key is not None and self._job(jid).is_wanted:
                 names = map(self.store.decode, self.store.keys(f"{RETURNS}/{key}"))
                 yield jid, sorted(filter(is_plain, names))
 

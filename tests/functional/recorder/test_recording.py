@@ -15,7 +15,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import SettingsError
 from saltext.jobs.core.ledger.outbox import Key, Row
-from saltext.jobs.core.ledger.records import return_of
+from saltext.jobs.core.ledger.records import publish_of, return_of
 from saltext.jobs.core.options.engines import RecorderSettings
 from saltext.jobs.core.recorder.recipients import RETURN, is_wanted
 from saltext.jobs.core.recorder.returner import settings_of
@@ -277,9 +277,13 @@ def test_what_a_log_that_could_not_be_written_lacks_is_found_in_the_job_cache(ma
     assert caplog.text.count("the log lacks records") <= 2, "once for each start"
 
 
-def test_what_the_log_lacks_is_recorded_though_it_reaches_the_job_cache_seconds_later(make, jid, hurry):
+@pytest.mark.parametrize("has_load", [True, False])
+def test_what_the_log_lacks_is_recorded_though_it_reaches_the_job_cache_seconds_later(make, jid, hurry, has_load):
     stage = make(opts={"cache": "localfs"})
-    stage.job_cache.publish(jid)
+    if has_load:
+        stage.job_cache.publish(jid)
+    else:
+        store_of(stage.opts).log.append(publish_of(jid, {"fun": "cmd.run"}, ["m1"], "", True, True))
     with stage.job_cache.without_log():
         store_of(stage.opts).log.append(return_of(jid, "m1", {"fun": "cmd.run"}))
     stage.run(4.0)
