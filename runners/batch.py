@@ -431,7 +431,8 @@ def approve(jid: object, stage: object = None) -> bool:
     """
     jid, rights = kinds.jid(jid), _rights()
     batch = _catalog().need(jid)
-    rights.permit_approval(batch)
+    if not batch.finished:
+        rights.permit_approval(batch)
     waits = batch.pace.to_approve
     stage = waits if stage is None else kinds.whole().given("stage", stage)
     is_open = waits is not None and stage == waits
@@ -513,8 +514,7 @@ def retry(jid: object, which: object = "failed") -> Any:
     started = _start(starting.next_batch(__opts__, _rights().who, batch, which, retries))
     unsent = summary.unmended(summary.latest(batch, retries)).get("pending", 0)
     if not batch.finished:
-        left = counted(len(batch.flights) + len(batch.pending), "minion")
-        runner.note(globals(), f"Batch {batch.spec.jid} still runs, and goes on by itself on {left}")
+        runner.note(globals(), f"Batch {batch.spec.jid} {starting.goes_on(batch)}")
     elif unsent and not {"all", "pending"}.intersection(which):
         left = f"left out: {counted(unsent, 'minion')} that it was not sent to; which=pending takes them"
         runner.note(globals(), f"Batch {batch.spec.jid}: {left}")

@@ -292,7 +292,7 @@ def enqueue(jid: object, minions: object = None) -> Any:
     minions
         The minions that should get the job: a list, or names separated by commas. Default: all minions to which it was
         published and that have not returned it. A minion that has returned the job never gets it again. Refused if one of
-        them belongs to a running batch and has not ended its job.
+        them belongs to a running batch and has not ended its job, or has got the job from a ``batch.retry``.
 
     CLI Example:
 
@@ -361,11 +361,14 @@ def retry(minion: object = None, jid: object = None) -> Any:
         salt-run job_retry.retry minion=web1 jid=20260516101112131415
     """
     from saltext.jobs.core.master import caller
+    from saltext.jobs.core.retry.entry import State
 
     selection, who = _selection(minion, jid), _caller()
-    if who.grants is not None:
-        for entry, job in _store().entries(selection["minion"], selection["jid"]):
+    for entry, job in _store().entries(selection["minion"], selection["jid"]):
+        if who.grants is not None:
             caller.require_right(__opts__, who, job.load, [entry.minion], "all minions of these entries")
+        if entry.state is State.DEAD:
+            _refuse_for_batch(entry.jid, [entry.minion])
     return _some(_ask({"do": "retry", **selection}, who), "is held or dead", **selection)
 
 
@@ -463,19 +466,25 @@ def _ask(request: dict[str, Any], who: caller.Caller | None = None, keep: bool =
 
 
 def _refuse_for_batch(jid: str, named: list[str] | None) -> None:
-    """:raises Refused: if a running batch may still send its job to some of these minions, a few at a time."""
-    from saltext.jobs.core.batch.store import BatchStore
+    """:raises Refused: if a running batch may still send its job to some of these minions, or a retry of it has done so."""
+    from saltext.jobs.core.batch import summary
+    from saltext.jobs.core.batch.catalog import Catalog
 
-    batch = BatchStore(__opts__).read(jid)
-    if batch is None or batch.finished:
+    batches = Catalog(__opts__)
+    batch = batches.ours(jid)
+    if batch is None:
         return
-    names = batch.spec.minions if named is None else set(named).intersection(batch.spec.minions)
+    names = batch.spec.minions if named is None else sorted(set(named).intersection(batch.spec.minions))
     left = [name for name in names if name not in batch.outcomes]
-    if left:
+    if left and not batch.finished:
         raise Refused(
             f"Job {jid} belongs to a running batch, which still sends it to {len(left)} of these minions: name only "
             "minions that have ended it, or wait until the batch has ended"
         )
+    before, stands = summary.minions(batch), summary.latest(batch, batches.retries(jid))
+    for name in names:
+        if before[name]["retcode"] is None and (later := stands[name][0]) != jid:
+            raise Refused(f"{name} got job {jid} from batch {later}, a retry of its batch: name only other minions")
 
 
 def _some(count: Any, what: str, minion: str | None = None, jid: str | None = None) -> Any:

@@ -242,6 +242,11 @@ def asked_again(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
     return {**taken, **given, "kwarg": kwarg}
 
 
+def goes_on(batch: Batch) -> str:
+    """Return what becomes of the minions on which a batch has not ended."""
+    return f"still runs, and goes on by itself on {counted(len(batch.flights) + len(batch.pending), 'minion')}"
+
+
 def next_batch(
     opts: Mapping[str, Any], who: Caller, batch: Batch, which: Sequence[str], retries: Sequence[Batch] = ()
 ) -> Spec:
@@ -255,7 +260,10 @@ def next_batch(
     wanted = _RETRIABLE if "all" in which else which
     chosen = [minion for minion, (_, state) in stands.items() if state in wanted]
     if not chosen:
-        told = [f"No minion of batch {spec.jid} is {'unsuccessful' if 'all' in which else ' or '.join(which)}"]
+        how = "unsuccessful" if "all" in which else " or ".join(which)
+        told = [f"No minion of batch {spec.jid} {'is' if batch.finished else 'has ended as'} {how}"]
+        if not batch.finished:
+            told.append(f"it {goes_on(batch)}")
         if retries:
             told.append(f"it was retried by {', '.join(one.spec.jid for one in retries)}")
         if queued := batch.counts[Outcome.QUEUED]:

@@ -264,9 +264,10 @@ def pace(found: Mapping[str, Any], size: str = "") -> str:
     by = f", by {found['by']}" if found.get("by") else ""
     group = f"group {found['group']} ({found['group_number']} of {found['groups']}{by})" if found.get("group") else ""
     stage = f"stage {found['stage']} of {found['stages']}" if found.get("stages", 1) > 1 else ""
-    is_known = found.get("rate") and found["state"] == "running"
+    goes_on = not engine_trouble(found)
+    is_known = found.get("rate") and found["state"] == "running" and goes_on
     rate = f"{float(format(found['rate'], '.2g')):g} a minute" if is_known else ""
-    left = f"about {span(found['eta_seconds'])} left" if (found.get("eta_seconds") or 0) >= 1 else ""
+    left = f"about {span(found['eta_seconds'])} left" if goes_on and (found.get("eta_seconds") or 0) >= 1 else ""
     begins = found["state"] == "running" and found.get("publishes") == 0 and not found.get("active")
     pings = begins and (found.get("options") or {}).get("presence") == "ping"
     texts = ((group, stage, size), ("minions are pinged first" if pings else "", rate, left))

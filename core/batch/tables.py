@@ -157,7 +157,8 @@ def _next(batch: Row) -> list[str]:
         waits = batch.get("paused_by") not in HELD
         return [f"batch.watch {jid}" if waits else f"batch.resume {jid}", "batch.minions", "batch.stop"]
     if state in ("running", "stopping"):
-        return [f"batch.watch {jid}", "batch.minions", *(("batch.pause", "batch.stop") if state == "running" else ())]
+        more = ("batch.pause", "batch.stop") if state == "running" else ("batch.stop kill=True",)
+        return [f"batch.watch {jid}", "batch.minions", *more]
     if not batch.get("retries") and (batch.get("failed") or batch.get("timed_out")):
         # A plain retry leaves out those that the batch was not sent to.
         is_plain = batch.get("failed") and not batch.get("pending")
@@ -216,7 +217,8 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
         page.next("job_retry.list jid=JID", "jobs.lookup_jid")
     else:
         retry = "batch.retry" if "failed" in bad else _retry(bad)
-        page.next(*(("batch.failures JID", retry) if bad else ("batch.status JID",)), "jobs.lookup_jid")
+        first = "batch.failures JID" if retry else "batch.retry JID which=lost" if bad else "batch.status JID"
+        page.next(first, retry, "jobs.lookup_jid")
 
 
 def _since(record: Row) -> float | None:

@@ -28,6 +28,7 @@ from saltext.jobs.core.errors import EngineAbsent, JobCacheError, NotNow, NotYet
 from saltext.jobs.core.ledger import stored
 from saltext.jobs.core.ledger.requests import Requests
 from saltext.jobs.core.lines import Quiet
+from saltext.jobs.core.options import is_configured
 from saltext.jobs.core.site import site_of
 
 log = lines.logger(__name__)
@@ -36,6 +37,8 @@ log = lines.logger(__name__)
 _PATIENCE, _TAKEOVER = 10.0, 45.0
 #: Requests that only read: that such a one is withdrawn says nothing to whoever wants to see figures.
 _READS = frozenset({"metrics", "history", "stats", "set_aside"})
+#: What to do about an engine that is configured and does not run.
+RESTART = "restart the master if it is new in the configuration, or else see the master's log"
 #: Seconds between two looks for an answer: the shortest, and the longest.
 _POLL, _SLOWEST = 0.02, 0.2
 
@@ -187,7 +190,7 @@ def _absence(opts: Mapping[str, Any], engine: str) -> str:
     """Return why an engine has not answered, and where to look for the cause."""
     lead = site_of(opts).lead(engine)
     if lead is None:
-        return "is not running (is it under `engines:` in the master's configuration?)"
+        return f"is not running: {RESTART if is_configured(opts, engine) else '`engines:` does not name it'}"
     if not lead.hangs:
         return "did not answer in time: it is busy, or it failed: look in the master's log"
     which = f" (process {lead.process})" if lead.process else ""

@@ -9,6 +9,7 @@ import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from saltext.jobs.core.display.command import published_words
 from saltext.jobs.core.display.page import FUNCTION, JID, MINION, STATE, Column, Page, Row, Table
 from saltext.jobs.core.display.text import counted, local
 from saltext.jobs.core.retry.entry import ENDED, State
@@ -72,7 +73,8 @@ def entry(found: Mapping[str, Any], page: Page) -> None:
     """Show ``job_retry.show``: what is known of an entry, and its history."""
     minion, jid, state = found["minion"], found["jid"], found["state"]
     page.line(f"{minion}  {jid}  {state}  {found['fun']}", "  ")
-    page.facts(found, "minion", "jid", "state", "fun", "history", "paused")
+    told = {**found, "arg": published_words(found.get("arg"))}
+    page.facts(told, "minion", "jid", "state", "fun", "history", "paused")
     page.gap()
     at = Column("AT", lambda step: local(step["at"], page.tz))
     page.table((at, STATE, Column("REASON", "reason", 20, names=False)), found.get("history") or ())

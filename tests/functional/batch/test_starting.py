@@ -176,9 +176,7 @@ def test_minions_whose_grains_the_master_does_not_know_are_left_out(opts):
 
 
 def test_a_target_that_needs_data_of_minions_that_the_master_does_not_keep_is_refused_in_one_line(opts, caplog):
-    with pytest.raises(
-        Refused, match=r"^with minion_data_cache: False the master cannot tell .*, or name the minions$"
-    ):
+    with pytest.raises(Refused, match=r"^with minion_data_cache: False the master cannot .*, or name the minions$"):
         asked_for({**opts, "minion_data_cache": False}, "web1 and G@role:db", tgt_type="compound")
     assert not caplog.records
 
@@ -244,6 +242,8 @@ def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_wa
     bench = Bench(("web1", "web2"), "1", jid=second, parent=first)
     bench.keep(store)
     assert left() == ("1001",)  # the others may still be sent to
+    with pytest.raises(Refused, match=f"^No .* {second} has ended as pending; it .* goes on by itself on 2 minions$"):
+        next_batch(opts, ROOT, bench.batch, ["pending"])
     assert Catalog(opts).find(first).summary["unmended"] == {"failed": 1, "active": 2}
     bench.sent(missed=["web1"])
     bench.sent()
@@ -251,7 +251,7 @@ def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_wa
     bench.keep(store, ended=True)
     assert left() == ("1001", "web1", "web2")
     stands = Catalog(opts).find(first).minions()
-    assert {"retry": second, "retry_state": "failed"}.items() <= stands["web2"].items() and "retry" not in stands[
+    assert (stands["web2"]["retry"], stands["web2"]["retry_state"]) == (second, "failed") and "retry" not in stands[
         "web1"
     ]
     bench = Bench(("web2",), "1", jid=other, parent=first)
@@ -260,9 +260,7 @@ def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_wa
     bench = Bench(("1001", "web1", "web2"), "3", jid=third, parent=(first, second)[parent])
     ended(bench, 0)
     bench.keep(store, ended=True)
-    with pytest.raises(
-        Refused, match=f"^No minion of batch {first} is failed; it was retried by {second}, {other}, {third}$"
-    ):
+    with pytest.raises(Refused, match=f"^No .* {first} is failed; it was retried by {second}, {other}, {third}$"):
         left()
     found = Catalog(opts).find(first).summary
     assert (found["retries"], found["unmended"]) == ([second, other, third], {})

@@ -96,9 +96,7 @@ def test_without_an_engine_a_request_is_withdrawn(opts):
     with pytest.raises(EngineAbsent, match=r"is not running.*withdrawn"):
         ask(opts, ENGINE, {}, patience=0.1)
     assert left(opts) == []
-    with pytest.raises(
-        EngineAbsent, match=r"is not running \(.*\)$"
-    ):  # of figures nobody knows that they are a request
+    with pytest.raises(EngineAbsent, match=r"`engines:` does not name it$"):  # nobody knows that figures take a request
         ask(opts, ENGINE, {"do": "stats"}, patience=0.1)
 
 

@@ -404,9 +404,7 @@ def test_if_the_disk_fills_while_a_job_runs_only_the_record_of_its_end_is_lost(m
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EMFILE])
-def test_a_job_that_was_begun_does_not_run_again_if_its_record_cannot_be_opened(
-    minion, trace, jid, monkeypatch, number
-):
+def test_a_job_that_began_does_not_run_again_if_its_record_cannot_be_opened(minion, trace, jid, monkeypatch, number):
     minion.deliver(jid, "probe.give", trace, "first")
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", _fails(number))

@@ -67,9 +67,7 @@ def test_a_publisher_that_is_restarted_is_heard_again_and_events_may_have_been_l
     bus.close()
 
 
-def test_events_are_heard_whole_and_in_order_even_if_the_publisher_cannot_take_all_at_once(
-    opts, loop, until, publisher
-):
+def test_events_are_heard_whole_and_in_order_even_if_the_publisher_cannot_take_all(opts, loop, until, publisher):
     heard, bus = [], Bus(opts, loop, "test")
 
     class Big(Ears):

@@ -81,9 +81,7 @@ def record(folder, returner):
 
 
 @pytest.mark.parametrize("can_be_asked", [True, False])
-def test_a_recorder_that_is_killed_at_any_step_loses_nothing_and_doubles_at_most_the_last_record(
-    tmp_path, can_be_asked
-):
+def test_a_recorder_that_is_killed_at_any_step_loses_nothing_and_doubles_at_most_the_last(tmp_path, can_be_asked):
     prepare(tmp_path / "before")
     for number in itertools.count():
         folder, path = tmp_path / str(number), tmp_path / f"{number}.stored"

@@ -215,9 +215,7 @@ class AtOnce:
         return work()
 
 
-def test_it_looks_again_soon_after_a_look_that_failed_and_within_minutes_after_one_that_took_long(
-    tmp_path, monkeypatch
-):
+def test_it_looks_again_soon_after_a_look_that_failed_and_within_minutes_after_a_long_one(tmp_path, monkeypatch):
     (tmp_path / "cache").mkdir()
     here, looks, later = threading.current_thread(), [], [0.0]
     for name, real in (("monotonic", time.monotonic), ("time", time.time)):  # loops of Salt 3006 go by the second one

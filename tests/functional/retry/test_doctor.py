@@ -83,7 +83,7 @@ def test_ids_to_which_jobs_are_owed_in_vain_are_named(opts, running):
 @pytest.mark.parametrize(
     "changes, part",
     [
-        ({"engines": [JOB_RETRY]}, "no job_retry engine runs: look for it in the master's log"),
+        ({"engines": [JOB_RETRY]}, "no job_retry engine runs: restart the master if it is new in the configuration"),
         ({"job_retry": None, "engines": [JOB_RETRY]}, "the engine is off"),
         ({"job_retry": {"ttl": "soon"}}, "'soon'"),
         ({"engines": [{"job_retry": {"rate": "fast"}}]}, "'fast'"),

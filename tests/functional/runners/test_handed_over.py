@@ -87,6 +87,19 @@ def test_a_minion_that_is_owed_nothing_any_more_is_away_and_a_retry_runs_the_job
     assert again(opts, "offline") == ("a",)
 
 
+@pytest.mark.parametrize(("state", "verb"), [("cancelled", "enqueue"), ("dead", "retry")])
+def test_what_a_retry_has_run_on_a_minion_the_queue_does_not_deliver_there_again(opts, state, verb):
+    owe(opts, a=state, b="pending")
+    bench = Bench(again(opts, "offline"), "1", jid=(later := f"{int(JID) + 1}"), parent=JID)
+    bench.sent()
+    bench.returns("a")
+    bench.keep(BatchStore(opts), ended=True)
+    with pytest.raises(Refused, match=f"a got job {JID} from batch {later}"):
+        run(opts, f"job_retry.{verb}", jid=JID)
+    assert not requests.waiting(opts, JOB_RETRY)
+    run(opts, "job_retry.enqueue", JID, "b")
+
+
 @pytest.mark.parametrize("sent", [True, False], ids=["by the queue", "late, of the batch's own publish"])
 def test_after_its_return_the_batch_shows_how_it_ended_and_when(opts, sent):
     owe(opts, b="pending")

@@ -158,9 +158,7 @@ def test_the_publish_record_of_an_engine_with_a_pass_has_the_name_of_the_engine(
 
 
 @pytest.mark.parametrize("fun", ["saltutil.find_job", "saltutil.kill_job"])
-def test_a_question_of_an_engine_and_its_answers_are_in_the_log_alone_but_a_kill_is_a_job_too(
-    job_cache, tail, opts, fun
-):
+def test_a_question_of_an_engine_and_its_answers_are_in_the_log_alone_and_a_kill_is_a_job(job_cache, tail, opts, fun):
     pathlib.Path(opts["cachedir"], f".{opts['user']}_key").write_text("the key for local clients")
     job_cache["prep_jid"](passed_jid=pass_for(opts, JID, "job_retry"))
     load = {**LOAD, "jid": JID, "fun": fun, "arg": ["1"], "kwargs": {"executor_opts": {"job_once": {"question": True}}}}

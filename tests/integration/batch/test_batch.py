@@ -37,9 +37,7 @@ def master(salt_factories, collected):
 # -- starting ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_sub_batch_carries_all_arguments_and_options_and_the_job_cache_shows_the_batch_s_own_target(
-    run, tmp_path
-):
+def test_every_sub_batch_carries_all_arguments_and_options_and_the_job_cache_shows_the_batch_s_target(run, tmp_path):
     where = tmp_path / "returned.jsonl"
     options = [
         "ret=rawfile_json",

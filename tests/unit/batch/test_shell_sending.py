@@ -101,9 +101,7 @@ def test_a_minion_too_busy_to_answer_gets_the_job_once_it_returns_anything_while
 
 
 @pytest.mark.parametrize(("offline", "state"), [("queue", "queued"), ("skip", "lost")])
-def test_a_minion_that_goes_away_after_its_ping_and_may_have_begun_is_asked_by_the_queue_first(
-    tmp_path, offline, state
-):
+def test_a_minion_that_leaves_after_its_ping_and_may_have_begun_is_asked_by_the_queue_first(tmp_path, offline, state):
     with ShellBench(tmp_path, ["a", FakeMinion("b", seconds=1000)]) as bench:
         bench.begin("ab", "1", presence="ping", offline=offline, **QUICK)
         assert bench.run(30, lambda: "b" in bench.batch().flights)

@@ -188,6 +188,7 @@ def test_the_status_of_a_batch_takes_a_few_lines():
             {"publishes": 0, "active": 0, "rate": 0.0, "eta_seconds": None, "options": {"presence": "ping"}},
             "  stage 2 of 3, 10 at a time; minions are pinged first",
         ),
+        ({"engine_silent_seconds": 60.0}, "  stage 2 of 3, 10 at a time"),
         ({"survivors": ["web1", "web2"]}, "  still run it after a kill: web1, web2"),
         ({"parent": "1"}, "  retry of: 1"),
         ({"blocked_reason": "waits for room: 2 of 2"}, "  running: waits for room: 2 of 2"),
@@ -227,7 +228,7 @@ WELL = {"state": "complete", "failed": 0, "pending": 0, "offline": 0}
         ),
         ({"state": "paused", "paused_by": "window"}, f"batch.watch {JID} (or minions, stop)"),
         ({"state": "paused", "paused_by": "publish"}, f"batch.resume {JID} (or minions, stop)"),
-        ({"state": "stopping"}, f"batch.watch {JID} (or minions)"),
+        ({"state": "stopping"}, f"batch.watch {JID} (or minions, stop kill=True)"),
         ({"state": "halted"}, f"batch.failures {JID} (or retry which=all, minions)"),
         ({"state": "complete", "pending": 0}, f"batch.failures {JID} (or retry, minions)"),
         ({**WELL, "offline": 1, "timed_out": 1}, f"batch.failures {JID} (or retry which=all, minions)"),
@@ -260,9 +261,7 @@ def test_a_preview_has_no_line_for_what_was_not_asked_for():
     assert [line for line in lines if line.endswith("-")] == []
     assert {"minions: a, b, c", "options: max_failures=0, presence=none", "sizes: 2"} <= set(lines)
     grouped = summary.preview(spec("abc", groups=(("eu", 1), ("us", 2))), None, 86400.0)
-    assert not [
-        line for line in drawn(tables.standing, grouped) if line.startswith("sizes")
-    ]  # those of the first group
+    assert not [line for line in drawn(tables.standing, grouped) if line.startswith("sizes")]  # of the first group
 
 
 # -- the minions of a batch ---------------------------------------------------------------------------------------------
@@ -284,7 +283,7 @@ def test_minions_are_shown_by_state_and_those_that_need_an_operator_come_first()
 def test_a_retry_that_is_proposed_beside_minions_finds_some_and_runs_no_job_twice():
     for states, which in (({"offline": 2}, "offline"), ({"lost": 1, "timed_out": 1, "killed": 1}, "timed_out,killed")):
         assert drawn(tables.minions, minions(**states), 100)[-1].endswith(f"(or retry which={which}, jobs.lookup_jid)")
-    assert drawn(tables.minions, minions(lost=1))[-1].endswith("batch.failures JID (or jobs.lookup_jid)")
+    assert drawn(tables.minions, minions(lost=1))[-1].endswith("batch.retry JID which=lost (or jobs.lookup_jid)")
 
 
 def test_where_a_retry_has_mended_a_minion_that_is_said_and_no_further_retry_is_proposed():

@@ -90,7 +90,7 @@ def test_an_answer_says_what_happens_with_how_many_entries():
 
 def shown(**more):
     """An entry as ``job_retry.show`` returns it."""
-    job = {"arg": ["nginx"], "tgt": "web*", "tgt_type": "glob", "user": "root", "ret": "", "published_at": QUEUED}
+    job = {"arg": [{"__kwarg__": True, "a": 1}], "tgt": "web*", "user": "root", "published_at": QUEUED}
     unknown = dict.fromkeys(("asked_for_by", "metadata", "last_sent_at", "not_before"))
     history = [{"at": QUEUED, "state": "pending", "reason": "missed"}]
     return {**entry(), **job, **unknown, "unreceived_tries": 0, "history": history, **more}
@@ -99,7 +99,7 @@ def shown(**more):
 def test_a_single_entry_is_shown_with_all_that_is_known_of_it():
     lines = drawn(tables.entry, shown(state="dead", asked_for_by="anna"))
     assert lines[0] == "web1  20260516101112131415  dead  state.apply"
-    assert {"reason: the minion was away", "arg: nginx", "tgt: web*", "user: root", "asked_for_by: anna"} <= {*lines}
+    assert {"reason: the minion was away", "arg: a=1", "tgt: web*", "user: root", "asked_for_by: anna"} <= {*lines}
     assert {"queued_at: 2026-05-17 06:35:00 (5 min ago)", "expires_at: 2026-05-17 08:40:00 (in 2 h)"} <= {*lines}
     assert lines[-4:] == [
         "",
