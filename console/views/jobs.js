@@ -110,7 +110,7 @@ export class JobsView {
   }
 
   row(job) {
-    const returns = cell();
+    const [returns, published] = [cell(), cell()];
     const jid = String(job.JID);
     const tgt = Array.isArray(job.Target) ? job.Target.join(",") : job.Target;
     return {
@@ -118,10 +118,13 @@ export class JobsView {
         [el("a", { href: to("jobs", jid) }, line(commandOf(job), 100)), el("br"), el("span", { class: "jid" }, jid)],
         el("span", { class: "id" }, line(tgt, 60)),
         line(job.User, 40),
-        job.Unsent ? "not yet: its batch waits" : stamp(job.StartTime),
+        published.node,
         returns.node,
       ],
-      set: (now) => returns.set([`${count(now.Returned)}${now.Minions ? ` of ${count(now.Minions)}` : ""}`, now.Failed && `${count(now.Failed)} failed`, now.Missing && `${count(now.Missing)} not returned`].filter(Boolean).join(", ")),
+      set: (now) => {
+        published.set(now.Unsent ? "not yet: its batch waits" : stamp(now.StartTime));
+        returns.set([`${count(now.Returned)}${now.Minions ? ` of ${count(now.Minions)}` : ""}`, now.Failed && `${count(now.Failed)} failed`, now.Missing && `${count(now.Missing)} not returned`].filter(Boolean).join(", "));
+      },
     };
   }
 
