@@ -460,7 +460,7 @@ class Rollouts(Together):
 
     def __init__(self, seed):
         self.seed, self.plans = seed, random.Random(f"{seed}, plans")
-        self.checked = collections.defaultdict(set)  # jid -> the stages that were checked or approved
+        self.checked = collections.defaultdict(set)  # jid -> the stages that were checked or approved, by any name
         self.refused_at = {}  # jid -> when a check was not passed
         self.sent_at, self.began_at = {}, {}
         self.returned_at = {}
@@ -542,7 +542,7 @@ class Rollouts(Together):
 
     def ask(self, fun, arg, question, names, kept):
         if fun == "a.check":
-            self.checked[arg[0]].add(arg[1])
+            self.checked[arg[0]].add(frozenset(name for name, jid in +self.runs if jid == arg[0]))  # so far
         if fun in ("saltutil.term_job", "saltutil.kill_job") and arg[0] not in self.ending:
             limit = self.specs[arg[0]].max_runtime
             for name in names:
