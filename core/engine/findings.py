@@ -82,7 +82,8 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[Finding]:
         if not is_configured(opts, engine):
             told = f"no {engine} engine runs, and none is configured"
             return [advice("engine-unconfigured", told, "add it to `engines:` if it is wanted")]
-        return [fault("engine-down", f"no {engine} engine runs", requests.RESTART)]
+        do = "restart the master if it is new in the configuration, or else see the master's log"
+        return [fault("engine-down", f"no {engine} engine runs", do)]
     if lead.hangs:
         told = f"the {engine} engine has not answered for {lead.hangs:.0f} s: it hangs or is stopped"
         return [fault("engine-hangs", told, "see the master's log; if you end its process, the master starts it anew")]

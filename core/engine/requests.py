@@ -37,8 +37,6 @@ log = lines.logger(__name__)
 _PATIENCE, _TAKEOVER = 10.0, 45.0
 #: Requests that only read: that such a one is withdrawn says nothing to whoever wants to see figures.
 _READS = frozenset({"metrics", "history", "stats", "set_aside"})
-#: What to do about an engine that is configured and does not run.
-RESTART = "restart the master if it is new in the configuration, or else see the master's log"
 #: Seconds between two looks for an answer: the shortest, and the longest.
 _POLL, _SLOWEST = 0.02, 0.2
 
@@ -190,7 +188,8 @@ def _absence(opts: Mapping[str, Any], engine: str) -> str:
     """Return why an engine has not answered, and where to look for the cause."""
     lead = site_of(opts).lead(engine)
     if lead is None:
-        return f"is not running: {RESTART if is_configured(opts, engine) else '`engines:` does not name it'}"
+        why = "restart the master if it is new under `engines:`, or else see the master's log"
+        return f"is not running: {why if is_configured(opts, engine) else '`engines:` does not name it'}"
     if not lead.hangs:
         return "did not answer in time: it is busy, or it failed: look in the master's log"
     which = f" (process {lead.process})" if lead.process else ""
