@@ -46,6 +46,7 @@ _PAGES: dict[str, Callable[[Any, Page], None]] = {
     "batch.output": batches.returned,
     "job_retry.list": retries.entries,
     "job_retry.show": retries.entry,
+    "job_retry.coverage": retries.coverage,
     **{f"job_retry.{verb}": draw for verb, draw in retries.ANSWERS.items()},
     "job_cache.search": jobs.search,
     "job_cache.minions": jobs.minions,

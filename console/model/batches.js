@@ -178,14 +178,14 @@ export function sinceWhat(batch) {
   return isUnsent(batch) && (["scheduled", "waiting"].includes(word(batch)) || isOver(batch)) ? "Asked for" : "Started";
 }
 
-/** Minions a minute since the start of the batch, and the seconds that the rest will take; null if unknown, or while it is held. */
+/** Minions a minute since the start of the batch, and the seconds that the rest will take; null if unknown, or while it is held or has no engine. */
 export function pace(batch, now) {
   const ended = STATES.filter((state) => !["active", "pending", "offline", "queued"].includes(state)).reduce((sum, state) => sum + number(batch[state]), 0);
   const elapsed = (isOver(batch) ? batch.finished ?? batch.last_progress : now) - since(batch);
   const rate = elapsed > 0 ? (60 * ended) / elapsed : 0;
   if (isOver(batch)) return { rate: finite(rate), eta: null };
   // Time passes while a batch is paused or waits, which says nothing of how fast it is.
-  return batch.state === "running" ? { rate: finite(rate), eta: timeLeft(batch, now) } : { rate: null, eta: null };
+  return batch.state === "running" && batch.engine !== false && !batch.engine_silent_seconds ? { rate: finite(rate), eta: timeLeft(batch, now) } : { rate: null, eta: null };
 }
 
 function number(value) {

@@ -170,10 +170,9 @@ export class BatchView {
 
   remark(now) {
     const { batch } = this;
-    const opens = Number.isFinite(batch.opens_at) ? ` It opens ${ago(batch.opens_at, now)} (${moment(batch.opens_at)}).` : "";
     const check = batch.check && !batch.paused_reason ? "A check is under way." : "";
     const approvers = approversOf(batch) && !isOver(batch) ? ` It may be given by ${line(approversOf(batch), 200)}, but not by the user who started the batch.` : "";
-    return `${remark(batch, this.app.silent("batch_manager"))}${approvers && "."}${approvers}${opens}${check}`;
+    return `${remark(batch, this.app.silent("batch_manager"), now)}${approvers && "."}${approvers}${check}`;
   }
 
   /** At most once a second: there may be thousands of events a second. */

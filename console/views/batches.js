@@ -1,7 +1,7 @@
 // All batches: those under way, and those that have ended.
 
 import { el, say, set, to } from "../dom.js";
-import { ago, count, duration, line, target, tempo } from "../format.js";
+import { ago, count, duration, line, moment, target, tempo } from "../format.js";
 import { Batches, WORDS, called, isLike, isOver, isUnsent, mendedBy, pace, since, sinceWhat, whyHalted, word } from "../model/batches.js";
 import { Reader } from "../reader.js";
 import { Table, Trouble, badge, bar, cell, counts } from "./parts.js";
@@ -115,7 +115,7 @@ export class BatchesView {
         done.set(counts(now));
         const mended = mendedBy(now);
         const again = now.retries?.length && `${mended ? "mended" : "retried"} by ${line(now.retries.join(", "), 80)}`;
-        note.set([!mended && remark(now, app.silent("batch_manager")), again].filter(Boolean).join(", "));
+        note.set([!mended && remark(now, app.silent("batch_manager"), app.api.now()), again].filter(Boolean).join(", "));
         const { rate, eta } = pace(now, app.api.now());
         speed.set([rate >= 0.05 && `${tempo(rate)} a minute`, eta !== null && `${duration(eta)} left`].filter(Boolean).join(", "));
         started.set(`${sinceWhat(now) === "Started" ? "" : "asked for "}${ago(since(now), app.api.now())}`);
@@ -132,15 +132,21 @@ export class BatchesView {
 /**
  * Return the remark about a batch.
  * @param {number} silent seconds for which its engine has not answered; 0 if it has
+ * @param {number} now Unix time
  */
-export function remark(batch, silent) {
+export function remark(batch, silent, now) {
   if (silent > 0 && batch.driver === "engine" && !isOver(batch)) return `the engine has not answered for ${duration(silent)}`;
   if (batch.halted_reason) return line(whyHalted(batch), 120);
-  if (batch.state === "paused" && batch.paused_reason) return line(batch.paused_reason, 120);
+  if (batch.state === "paused" && batch.paused_reason) return `${line(batch.paused_reason, 120)}${opens(batch, now)}`;
   const parts = [];
   if (batch.blocked_reason && !isOver(batch)) parts.push(line(batch.blocked_reason, 200));
   if (Number.isFinite(batch.stages) && batch.stages > 1 && !isOver(batch)) parts.push(`stage ${batch.stage} of ${batch.stages}`);
   if (batch.group !== undefined) parts.push(`group ${line(batch.group, 40)}`);
   if (batch.engine === false && !isOver(batch)) parts.push("no engine runs");
   return parts.join(", ");
+}
+
+/** When a batch goes on that waits for its start or its window. */
+function opens({ opens_at: at, paused_by: by }, now) {
+  return Number.isFinite(at) ? `; ${by === "start" ? "begins" : "opens"} ${ago(at, now)} (${moment(at)})` : "";
 }

@@ -128,12 +128,15 @@ export class QueueView {
 
   draw() {
     const { stats, queue } = this;
-    for (const { series, counter, chart } of this.charts) {
-      chart.node.hidden = series.points.length < 2;
-      if (!chart.node.hidden) chart.draw(counter ? series.rates() : series.points, this.app.api.now());
-    }
     const filtered = Object.keys(this.filter()).length > 0;
     const found = this.tooMany && stats ? stats.states || {} : queue.counts();
+    const now = this.app.api.now();
+    for (const { series, counter, chart } of this.charts) {
+      chart.node.hidden = series.points.length < 2;
+      // The last point may be a minute old, and what is owed stands in the list below.
+      const last = filtered || !(queue.read || this.tooMany) ? [] : [[now, found.pending || 0]];
+      if (!chart.node.hidden) chart.draw(counter ? series.rates() : [...series.points, ...last], now);
+    }
     if (stats) {
       const total = filtered || this.tooMany || !queue.read ? stats.entries : queue.rows.size;
       say(this.head, `${many(total, "entry", "entries")}${stats.engine ? "" : "; no job_retry engine runs on this master"}`);

@@ -15,10 +15,12 @@ import salt.cache
 import salt.utils.data
 import salt.utils.minions
 
-from saltext.jobs.core import compat
+from saltext.jobs.core import compat, lines
 from saltext.jobs.core.batch.spec import By, Group, groups_of, labels_of, parse_by
 from saltext.jobs.core.display.text import counted
 from saltext.jobs.core.errors import JobCacheError, Refused
+
+log = lines.logger(__name__)
 
 #: Seconds by which the times of cached data may be wrong: the cache keeps whole seconds.
 _SLACK = 1.0
@@ -49,6 +51,8 @@ def find_groups(opts: Mapping[str, Any], by: str, minions: Sequence[str], is_ret
     if not (is_retry or any(labels.values())):
         known = f"the master knows {len(labels)} of {counted(len(minions), 'minion')} (minion_data_cache)"
         raise Refused(f"by is {by!r}, but no minion of the target is in such a group; {known}")
+    if lacking := [name for name in wanted.order if not (is_retry or any(name in each for each in labels.values()))]:
+        log.warning("by names %s first, and no minion of the target is known to be in it", ", ".join(lacking))
     return groups_of(minions, labels, wanted.order)
 
 

@@ -213,12 +213,9 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
     page.fold(ROWS)
     stands = {record.get("retry_state") or record["state"] for record in found.values()}
     bad = {state: 1 for state in summary.BAD if state in stands}
-    if [*bad] == ["queued"]:
-        page.next("job_retry.list jid=JID", "jobs.lookup_jid")
-    else:
-        retry = "batch.retry" if "failed" in bad else _retry(bad)
-        first = "batch.failures JID" if retry else "batch.retry JID which=lost" if bad else "batch.status JID"
-        page.next(first, retry, "jobs.lookup_jid")
+    retry = "batch.retry" if "failed" in bad else _retry(bad)
+    other = "batch.retry JID which=lost" if "lost" in bad else "job_retry.list jid=JID"
+    page.next("batch.failures JID" if retry else other if bad else "batch.status JID", retry, "jobs.lookup_jid")
 
 
 def _since(record: Row) -> float | None:

@@ -87,6 +87,12 @@ def entry(found: Mapping[str, Any], page: Page) -> None:
     page.next(*steps.get(state, ("job_retry.list",)))
 
 
+def coverage(found: Mapping[str, Any], page: Page) -> None:
+    """Show ``job_retry.coverage``, with the minions by what they lack."""
+    told = found["lacks"]
+    page.facts({**found, "lacks": {what: [name for name in told if told[name] == what] for what in {*told.values()}}})
+
+
 def _told(says: str, none: str = "No entry is in these states.") -> Callable[[int, Page], None]:
     return lambda count, page: page.line(f"{counted(count, 'entry', 'entries')} {says}" if count else none)
 

@@ -157,8 +157,8 @@ class Driver:
         names = ("store", "fetch", "contains", "updated", "flush", "list")
         try:
             calls = {name: modules[f"{self.name}.{name}"].func for name in names}
-        except KeyError as exc:
-            raise Unavailable(f"cache: {self.name} is not available: {exc} is missing") from None
+        except KeyError:
+            raise Unavailable(f"cache: {self.name} is unknown, or lacks its library: docs/installation.md") from None
         # As salt.cache.Cache does it.
         arguments = f"{self.name}.init_kwargs"
         fixed = modules[arguments]({"cachedir": self._opts["cachedir"]}) if arguments in modules else {}

@@ -208,7 +208,7 @@ def test_sizes_and_a_budget_in_per_cent_are_computed_again_from_the_minions_of_a
     assert spec.budgets == allowed
 
 
-def test_a_retry_goes_through_the_groups_that_its_minions_are_in_in_the_order_that_was_given_and_shows_no_value(opts):
+def test_a_retry_goes_through_the_groups_of_its_minions_in_the_order_that_was_given_and_shows_no_value(opts, caplog):
     for name, region in (("web1", "us"), ("web2", "eu"), ("1001", "eu")):
         know(opts, name, {"id": name, "region": region})
     first = asked_for(opts, "*", batch="100%", by="grains:region:[us]", max_failures="100%")
@@ -216,6 +216,8 @@ def test_a_retry_goes_through_the_groups_that_its_minions_are_in_in_the_order_th
     spec = next_batch(opts, ROOT, ended(bench, 3), ["failed"])
     assert (spec.groups, spec.minions) == ((("1", 1), ("2", 2)), ("web1", "1001", "web2"))
     assert (spec.budgets, preview(spec, None, 1.0)["options"]["by"]) == ((1.0, 2.0), "grains:region")
+    assert asked_for(opts, "*", by="grains:region:[u5,us]").groups == spec.groups
+    assert next(one for one in caplog.messages if "by names" in one).startswith("by names u5 first, and no minion")
 
 
 def test_a_retry_of_all_leaves_out_the_minions_to_which_job_retry_delivers_the_job(opts):

@@ -96,6 +96,11 @@ def shown(**more):
     return {**entry(), **job, **unknown, "unreceived_tries": 0, "history": history, **more}
 
 
+def test_minions_that_lack_the_same_are_named_together():
+    found = {"asked": {"tgt": "*"}, "has": ["c"], "lacks": {"a": "the executor", "b": "the executor"}, "silent": []}
+    assert drawn(tables.coverage, found)[-2:] == ["lacks:", "  the executor: a, b"]
+
+
 def test_a_single_entry_is_shown_with_all_that_is_known_of_it():
     lines = drawn(tables.entry, shown(state="dead", asked_for_by="anna"))
     assert lines[0] == "web1  20260516101112131415  dead  state.apply"

@@ -49,7 +49,9 @@ test("the pace is that of the ended minions, and says when the rest will have en
 test("a batch that has ended or does not run has no time left", () => {
   const ended = batch({ state: "complete", completed: 4, pending: 0, last_progress: 1120 });
   assert.deepEqual(pace(ended, 9999), { rate: 2, eta: null });
-  assert.equal(pace(batch({ state: "paused", completed: 2, pending: 2 }), 1060).eta, null);
+  for (const away of [{ state: "paused" }, { engine: false }, { engine_silent_seconds: 60 }]) {
+    assert.deepEqual(pace(batch({ completed: 2, pending: 2, eta_seconds: 60, toldAt: 1060, leftThen: 2, ...away }), 1060), { rate: null, eta: null });
+  }
 });
 
 test("an event is applied whole", () => {
