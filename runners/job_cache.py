@@ -293,7 +293,7 @@ def minions(
         The function: globs, as for ``minion``. Default: ``state.apply``.
 
     not_since
-        Only minions that have not run it since then, or never: ``-7d`` for the last week, or a date and time.
+        Only minions that have run no such job that was published since then: ``-7d`` for the last week, or a date and time.
 
     start_time
         Look only at jobs that were published then or later; as ``not_since``.

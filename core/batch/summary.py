@@ -315,7 +315,8 @@ def verdict(found: Mapping[str, Any]) -> str:
         return f"{batch}: {found['completed']} of {total} completed{left_out}"
     wrong = in_numbers(found, (*BAD, "pending"))
     why = f" ({why_halted(found)})" if why_halted(found) else ""
-    return f"{batch} is {word(found)}{why}: {wrong or 'nothing ran'} of {total}"
+    after = f"; {retried(found)}" if retried(found) else ""
+    return f"{batch} is {word(found)}{why}: {wrong or 'nothing ran'} of {total}{after}"
 
 
 def why_not(verb: str, found: Mapping[str, Any], killing: bool = False) -> str:

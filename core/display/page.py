@@ -226,7 +226,7 @@ class Page:
         """Return a value, or each of its parts, on one line, with times as people read them; None if it takes several."""
         if _is_plain(value):
             # A word or a flag may have the name of a time.
-            is_time = name.endswith("_at") or name in ("since", "started", "oldest", "time")
+            is_time = name.endswith("_at") or name in ("since", "started", "oldest", "time", "not_before")
             return [self.when(value) if value and is_time and type(value) in (int, float) else plain(value)]
         if isinstance(value, Mapping) and all(map(_is_plain, value.values())):
             parts = {str(key): part for key, part in value.items() if part not in _EMPTY}

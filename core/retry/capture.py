@@ -220,7 +220,7 @@ class Capture:
         elif job.obstacle:
             state, reason = State.DEAD, job.obstacle
         elif is_there:
-            reason = "it is there, but has neither run nor returned the job"
+            reason = "it is there, does not run the job and has not returned it"
         self.add(job, minion, reason, self._queue.end_of_job(job), state)
         if is_there or minion in watched.started:  # it may have started while the question was under way
             self._turns.sign_of_life((minion,))

@@ -100,6 +100,7 @@ class Owing:
         for entry in there:
             ends_at = self._queue.now + self._queue.ttl_of(self._queue.jobs[entry.jid])
             entry.asker, entry.wanted_at = asker or entry.asker, wanted_at
+            entry.named |= bool(self._queue.jobs[entry.jid].obstacle and asked.request.get("minion"))  # as in enqueue
             self._queue.renew(entry, ends_at, "an operator wants it tried again")
             self._turns.ping((entry.minion,))
         return len(there)

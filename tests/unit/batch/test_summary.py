@@ -39,6 +39,9 @@ def test_the_verdict_on_a_batch_says_what_went_wrong_and_how_many_were_left_out(
         assert max(keys | {"verdict"}) == "verdict", "Salt prints a mapping in the order of its keys"
         if minions == "aa":
             assert "2 of 2 unsuccessful" in progress_line(shown(bench))
+        if not good:
+            mended = {**shown(bench), "retries": ["2"], "unmended": {}}
+            assert batch_summary.verdict(mended).endswith(f" of {len(minions)} minions; mended by 2")
 
 
 def test_the_status_has_the_counts_the_pace_the_group_and_what_each_minion_does(tmp_path):

@@ -102,10 +102,10 @@ def test_minions_that_lack_the_same_are_named_together():
 
 
 def test_a_single_entry_is_shown_with_all_that_is_known_of_it():
-    lines = drawn(tables.entry, shown(state="dead", asked_for_by="anna"))
+    lines = drawn(tables.entry, shown(state="dead", asked_for_by="anna", not_before=EXPIRES))
     assert lines[0] == "web1  20260516101112131415  dead  state.apply"
     assert {"reason: the minion was away", "arg: a=1", "tgt: web*", "user: root", "asked_for_by: anna"} <= {*lines}
-    assert {"queued_at: 2026-05-17 06:35:00 (5 min ago)", "expires_at: 2026-05-17 08:40:00 (in 2 h)"} <= {*lines}
+    assert {"queued_at: 2026-05-17 06:35:00 (5 min ago)", "not_before: 2026-05-17 08:40:00 (in 2 h)"} <= {*lines}
     assert lines[-4:] == [
         "",
         "AT                   STATE    REASON",
