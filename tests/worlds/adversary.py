@@ -961,16 +961,8 @@ class Power(CutOff):
         self.keeps_order, self.truth.stopped = False, {}
         self.disk.cut_power()
         self.lost |= self.forget_returns()
-        self._forget()
+        self.forget_begun()
         self.later(self.fate.uniform(0.1, 30.0), self._reboot, engine=False)
-
-    def _forget(self):
-        """What the engine had stored of jobs that have begun may be lost."""
-        stored = self.stored
-        for key in list(self.known):
-            record = stored.get(key)
-            if not (record and (record["state"] in ("running", "held") or record.get("begun_at"))):
-                self.known.discard(key)
 
 
 class PowerOnce(Power):

@@ -414,6 +414,7 @@ class Cuts(Together):
         self.crash_batches()
         self.disk.cut_power()
         self.forget_returns()
+        self.forget_begun()
         self.begins_heard.clear()
         signals = [record for record in self.disk.log if isinstance(record, Published) and record.ends]
         kills = {(name, jid) for signal in signals for jid in signal.ends for name in signal.minions}

@@ -678,6 +678,14 @@ class World:
         ):
             self.known.discard((minion, jid))  # the job must run again
 
+    def forget_begun(self):
+        """A power cut has taken what the engine had stored of jobs that have begun."""
+        stored = self.stored
+        for key in list(self.known):
+            record = stored.get(key)
+            if not (record and (record["state"] in ("running", "held") or record.get("begun_at"))):
+                self.known.discard(key)
+
     # -- the master ---------------------------------------------------------------------------------------------------
 
     def fire(self, tag, data):
