@@ -89,8 +89,9 @@ class Sites(Operators):
         super().begins(request)
         if request.request["do"] == "enqueue":
             keys = self.named_by(request)
-            in_vain = {key for key in keys if self.last_kill.get(key, -math.inf) >= request.wanted_at}
-            self.lost -= keys - self.wished - in_vain
+            kills = {key: (self.last_kill.get(key), self.truth.stopped_all.get(key[0])) for key in keys}
+            in_vain = {key for key in keys if max(at or -math.inf for at in kills[key]) >= request.wanted_at}
+            self.lost = self.lost - (keys - self.wished) | in_vain
             self.wished |= keys
 
     def wants_publish(self, jid, names):
