@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from saltext.jobs.core.delivery.known import BEFORE, Delivery, Evidence, Said, Step, Verdict
+from saltext.jobs.core.delivery.known import BEFORE, Delivery, Evidence, Outcome, Said, Step, Verdict
 from saltext.jobs.core.retry.entry import UNDER_WAY, Counts, Entry, State
 from saltext.jobs.core.retry.waiting import AGAIN, DOUBTED, GRACE
 
@@ -31,7 +31,7 @@ _IN_VAIN = 5
 #: the last of them, it would run the job again, so the job is held then.
 _IGNORED = 2
 #: Why a job is held that its minion knows, does not run, and has not returned.
-_RAN, _SILENTLY = "it ran without a return", "the minion lived, and ignored it"
+_SILENTLY = "the minion lived, and ignored it"
 #: Why it is tried again before that.
 _NOT_TAKEN = "no sign of receipt; the minion does not run it"
 #: Why a job counts as begun: the minion has said so unasked; it was asked.
@@ -246,7 +246,8 @@ def _ignored(case: Case, again: Again | End) -> Again | End:
     counts = (again.counts or case.entry.counts)._replace(ignored=case.entry.counts.ignored + 1)
     if counts.ignored < _IGNORED:
         return again._replace(counts=counts)
-    return End(State.HELD, f"{_RAN}: {_SILENTLY} {counts.ignored} times", counts)
+    ran = "ran" if case.delivery.outcome is Outcome.TAKEN else "may have run"
+    return End(State.HELD, f"it {ran} without a return: {_SILENTLY} {counts.ignored} times", counts)
 
 
 # -- what did not succeed ----------------------------------------------------------------------------------------------

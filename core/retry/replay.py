@@ -260,8 +260,8 @@ class Replays:
         for entry in self._queue.at(effect.jid, effect.minions, *LOOKS.values()):
             minion = entry.minion
             entry.known.take(Evidence.NOT_RETURNED, self._queue.now)
-            denied, unsure = found.denied.get(minion, ""), found.unsure.get(minion, "")
-            self._decide(entry, denied=denied, unsure=unsure, barred=minion in found.barred)
+            denied = found.denied.get(minion) or ("" if entry.named else self._queue.jobs[entry.jid].obstacle)
+            self._decide(entry, denied=denied, unsure=found.unsure.get(minion, ""), barred=minion in found.barred)
 
     # -- questions and their answers ----------------------------------------------------------------------------------
 

@@ -147,9 +147,11 @@ def test_a_job_whose_target_cannot_be_narrowed_is_dead_with_the_reason():
     entry = world.machine.entry("b", "j1")
     assert entry.state is State.DEAD
     assert "has a blank, which a compound target cannot have" in entry.reason
-    world.request("retry", minion="b", jid="j1")
     world.start("b")
-    world.run(60)
+    for minion in (None, "b"):
+        assert world.state("b", "j1") is State.DEAD
+        world.request("retry", minion=minion, jid="j1")
+        world.run(60)
     assert world.machine.entry("b", "j1") is None, "who names the minion need not care for the target"
 
 
