@@ -41,7 +41,9 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
         else:
             store.contains(NOCACHE, "doctor")
             jobs = store.driver.count_loads()
-            if name == _OURS and not store.keys(PUBLISHED) and any(_was_published(load) for _, load in store.loads()):
+            # Salt stores others with a return whose load it does not find.
+            published = (load.get("cmd") == "publish" for _, load in store.loads())
+            if name == _OURS and not store.keys(PUBLISHED) and any(published):
                 told = "there are published jobs, but no record of a publish (jobs/published)"
                 why = "the master uses another salt_cache than this extension's, or was not restarted since"
                 found.append(fault("publishes-unrecorded", f"{told}: {why}"))
@@ -50,11 +52,6 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
     found += _about_files(store, str(opts.get("user") or "root"))
     standing = {"job_cache": name, "driver": store.driver.name, "usable": jobs is not None, "jobs": jobs}
     return examined(standing, found, "job_cache")
-
-
-def _was_published(load: Mapping[str, Any]) -> bool:
-    """Tell whether a master has published a job. Salt stores others with a return whose load it does not find."""
-    return load.get("cmd") == "publish"
 
 
 def _about_files(store: Store, user: str) -> Iterator[Finding]:

@@ -58,17 +58,13 @@ def search(found: Mapping[str, Any], page: Page) -> None:
     failed, missing = (sum(1 for job in jobs if job[name]) for name in ("Failed", "Missing"))
     many = f"{counted(len(jobs), 'job')}, newest first: {failed:,} with failures"
     page.line(f"{many}, {missing:,} with minions that have not returned" if jobs else "No job was found.")
-    page.table(_FOUND, [{**job, **_named(job)} for job in jobs], len(jobs))
+    names = {"jid": "JID", "fun": "Function", "tgt": "Target", "user": "User"}  # of other rows, and of jobs.list_jobs
+    rows = [{**job, **{name: job[its] for name, its in names.items()}} for job in jobs]
+    page.table(_FOUND, [{**row, "arguments": published_words(row["Arguments"])} for row in rows], len(rows))
     if found.get("next"):
         page.line(f"There are more: search on with after={found['next']}")
     if jobs:
         page.next("job_cache.outcome JID", "jobs.lookup_jid")
-
-
-def _named(job: Row) -> dict[str, Any]:
-    """Return what a job has under the names of ``jobs.list_jobs``, under those of our other rows."""
-    names = {"jid": "JID", "fun": "Function", "tgt": "Target", "user": "User"}
-    return {**{name: job[its] for name, its in names.items()}, "arguments": published_words(job["Arguments"])}
 
 
 def outcome(found: Mapping[str, Any], page: Page) -> None:
