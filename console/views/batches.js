@@ -20,13 +20,14 @@ export class BatchesView {
     this.table = new Table("Batches", ["State", "Job", "Target", "Progress", "Pace", "Started"], (batch) => batch.jid, (batch) => this.row(batch), FIRST);
     this.older = el("button", { type: "button", onclick: () => { this.limit *= 4; this.load(); } }, "Show older ones");
     this.words = new Set();
+    this.mayNot = el("span", { class: "note" });
     this.search = el("input", { type: "search", id: "batch-search", spellcheck: "false", autocapitalize: "none", oninput: () => this.find() });
     this.chips = WORDS.map((one) => ({ one, node: el("button", { type: "button", class: "chip", "data-state": one, "aria-pressed": "false", onclick: () => this.toggle(one) }) }));
     const given = new URLSearchParams(asked);
     this.search.value = given.get("find") ?? "";
     for (const one of given.getAll("state")) if (WORDS.includes(one)) this.words.add(one);
     this.node = el("section", {},
-      el("p", {}, el("a", { href: "#/start", class: "button primary" }, "Start a batch")),
+      el("p", {}, el("a", { href: "#/start", class: "button primary" }, "Start a batch", this.mayNot)),
       el("div", { class: "row filter" }, el("label", { for: "batch-search" }, "Find a batch"), this.search, this.chips.map((chip) => chip.node)),
       this.trouble.node, this.table.node, this.older);
     this.table.table.classList.add("batches");
@@ -58,6 +59,7 @@ export class BatchesView {
 
   draw() {
     const all = this.batches.sorted();
+    say(this.mayNot, this.app.mayNot("batch.start") ? " (not permitted)" : "");
     for (const { one, node } of this.chips) {
       const many = all.filter((batch) => word(batch) === one).length;
       say(node, `${count(many)} ${one}`);

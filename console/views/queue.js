@@ -57,7 +57,7 @@ export class QueueView {
     this.cancelChosen = action(app, "Cancel the chosen…", "job_retry.cancel", () => this.each("cancel", chosen().filter(canCancel)), "danger");
     this.noneChosen = el("button", { type: "button", onclick: () => { this.chosen.clear(); app.draw(); } }, "Choose none");
     this.bulk = el("div", { class: "row filter", role: "group", "aria-label": "What is chosen" }, this.chosenNote.node, this.retryChosen.node, this.cancelChosen.node, this.noneChosen);
-    this.table = new Table("Entries", ["Choose", "Entry", "State", "Why it waits", "Next try", "Tries", "Owed since", ""], (item) => item.key, (item) => (item.entries ? this.groupRow(item) : this.row(item)), 200);
+    this.table = new Table("Entries", ["Choose", "Entry", "State", "Reason", "Next try", "Tries", "Owed since", ""], (item) => item.key, (item) => (item.entries ? this.groupRow(item) : this.row(item)), 200);
     this.charts = CHARTS.map(([figure, text, counter, read]) => ({ figure, counter, series: new Series(DAY), chart: new Chart(text, read, DAY) }));
     this.node = el("section", {}, this.trouble.node, this.head, this.pausedNote,
       el("div", { class: "charts" }, this.charts.map(({ chart }) => chart.node)),

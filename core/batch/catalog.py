@@ -137,17 +137,18 @@ class Catalog:
 
     def retries(self, jid: str) -> list[Batch]:
         """
-        Return the later batches of a batch's family, oldest first: those that have retried it, the batch from which it
-        stems, or another retry of that. :raises Refused:
+        Return the later batches of a batch's family on some of its minions, oldest first: those that have retried it, the
+        batch from which it stems, or another retry of that. :raises Refused:
         """
         first, batch = jid, self.ours(jid)
+        its = frozenset(batch.spec.minions if batch is not None else ())
         while batch is not None and batch.spec.parent:
             first, batch = batch.spec.parent, self.ours(batch.spec.parent)
         family = [first]
         for later, parent in self._parents_after(first):
             if parent in family:
                 family.append(later)
-        return [self.need(later) for later in family if later > jid]
+        return [one for one in map(self.need, filter(jid.__lt__, family)) if its.intersection(one.spec.minions)]
 
     def _parents_after(self, jid: str) -> Iterator[tuple[str, str | None]]:
         """Yield the later batches, oldest first, with the batch that each retries. :raises Refused: if one is damaged."""
@@ -193,8 +194,7 @@ class Catalog:
                 with contextlib.suppress(Refused):  # a later batch that cannot be read hides none before it
                     retries = self.retries(jid)
                     latest = summary.latest(batch, retries)
-                    told["retries"] = [one.spec.jid for one in retries]
-                    told["unmended"] = summary.unmended(latest)
+                    told |= {"retries": [one.spec.jid for one in retries], "unmended": summary.unmended(latest)}
             return Found(told, batch, {}, lambda: self.minions(batch, latest))
         if state := of_salt(self._opts, jid):
             told = _summary_of_salt(state, time.time(), self._sees({}))

@@ -270,6 +270,10 @@ def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_wa
     assert "retries" not in Catalog(opts).find(third).summary
     mended = Catalog(opts).newest(9, chooser("mended", (), (), None, None))
     assert [(one["jid"], one["retries"][-1]) for one in mended] == [(jid, third) for jid in (other, second, first)]
+    bench = Bench(("1001",), "1", jid="20260516101112131419", parent=first)
+    ended(bench, 0)
+    bench.keep(store, ended=True)
+    assert Catalog(opts).find(second).summary["retries"] == [other, third], "the last has none of its minions"
     site_of(opts).changed(f"UPDATE {BATCHES.table} SET spec = ? WHERE jid = ?", (b"damaged", third))
     assert "retries" not in Catalog(opts).find(first).summary
     with pytest.raises(Refused, match=f"^Batch {third} cannot be read, and may be a retry of {first}"):

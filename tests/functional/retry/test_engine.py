@@ -37,7 +37,7 @@ LAST = (RUNS, "INFO The job_retry engine is off", "CRITICAL")
     [
         ({}, {}, ["INFO The job_retry engine is off"]),
         ({"job_retry": True, **USABLE}, {}, [RUNS]),
-        ({"job_retry": {"tll": 5}, **USABLE}, {}, ["CRITICAL", "'tll'", "5", "ttl"]),
+        ({"job_retry": {"tll": 5}, **USABLE}, {}, ["CRITICAL", "'tll'", "ttl"]),
         (
             {"job_retry": True, **USABLE, "sqlite_cache_path": "/usr"},
             {},
