@@ -11,7 +11,7 @@ from typing import Any
 
 from saltext.jobs.core.batch import summary
 from saltext.jobs.core.batch.member import Outcome
-from saltext.jobs.core.batch.pace import HELD
+from saltext.jobs.core.batch.pace import HELD, PausedBy
 from saltext.jobs.core.batch.spec import OPTIONS
 from saltext.jobs.core.display.page import FUNCTION, JID, ROWS, TARGET, Column, Page, Row, Table, ended, reasons
 from saltext.jobs.core.display.text import ago, counted, joined, local, seconds_of, some, span
@@ -153,6 +153,8 @@ def _next(batch: Row) -> list[str]:
         others = (batch.get("options") or {}).get("approve_by")  # whoever reads this may be none of them
         steps = [f"batch.watch {jid}", "batch.approve"] if others else [f"batch.approve {jid}"]
         return [*steps, "batch.minions", "batch.stop"]
+    if state == "paused" and batch.get("paused_by") == PausedBy.PERMISSION:  # others can retry the rest
+        return [f"batch.stop {jid}", "batch.resume", "batch.minions"]
     if state == "paused":
         waits = batch.get("paused_by") not in HELD
         return [f"batch.watch {jid}" if waits else f"batch.resume {jid}", "batch.minions", "batch.stop"]

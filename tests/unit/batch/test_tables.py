@@ -228,6 +228,7 @@ WELL = {"state": "complete", "failed": 0, "pending": 0, "offline": 0}
         ),
         ({"state": "paused", "paused_by": "window"}, f"batch.watch {JID} (or minions, stop)"),
         ({"state": "paused", "paused_by": "publish"}, f"batch.resume {JID} (or minions, stop)"),
+        ({"state": "paused", "paused_by": "permission"}, f"batch.stop {JID} (or resume, minions)"),
         ({"state": "stopping"}, f"batch.watch {JID} (or minions, stop kill=True)"),
         ({"state": "halted"}, f"batch.failures {JID} (or retry which=all, minions)"),
         ({"state": "complete", "pending": 0}, f"batch.failures {JID} (or retry, minions)"),
