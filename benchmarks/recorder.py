@@ -57,6 +57,8 @@ class FreeReturner:
         if self.is_down:
             raise ConnectionError("down")
 
+    takes_loads = True
+
     def has(self, function):
         return function == "get_jid"
 
