@@ -244,7 +244,7 @@ def test_an_engine_that_is_not_to_run_says_why_once_and_the_master_goes_on(salt_
     engines = [{"batch_manager": {"max_inflight": 5}}, {"job_retry": {}}]
     daemon = make_master(salt_factories, engines=engines, master_job_cache="local_cache")
     expected = {
-        "batch_manager": ["max_inflight", "5", "max_in_flight"],
+        "batch_manager": ["max_inflight", "max_in_flight"],
         "job_retry": ["master_job_cache", "local_cache", "salt_cache"],
     }
     with daemon.started(), minions(daemon, "lone"):
