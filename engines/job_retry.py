@@ -87,7 +87,7 @@ def ports_of(
 ) -> Ports:
     """Return ports with real threads. ``others``: clock and acks, if they are not those of this machine and release."""
     site = site_of(opts)
-    returns = Returns(site, cache)
+    returns, store = Returns(site, cache), RetryStore(site, lease)
     return Ports(
         loop=loop,
         bus=bus,
@@ -95,8 +95,8 @@ def ports_of(
         questions=Questions(loop, publisher),
         cache=cache,
         returns=returns,
-        reader=JobReader(opts, returns),
-        store=RetryStore(site, lease),
+        reader=JobReader(opts, returns, store.done),
+        store=store,
         cache_worker=Worker(loop),
         disk_worker=Worker(loop),
         service=Service(opts, JOB_RETRY, loop, lease),

@@ -47,11 +47,13 @@ _LETTERS = {
     "nodegroup": "N",
 }
 _DELIMITED = frozenset("GPIJ")
+#: Returns the minions whose entries ended with a return of this job. The job cache may have lost that return since.
+Done = Callable[[str], Iterable[str]]
 
 
 class JobReader:
-    def __init__(self, opts: Mapping[str, Any], returns: Returns, access: Access | None = None) -> None:
-        self._opts, self._returns = dict(opts), returns
+    def __init__(self, opts: Mapping[str, Any], returns: Returns, done: Done, access: Access | None = None) -> None:
+        self._opts, self._returns, self._done = dict(opts), returns, done
         self._access = access or Access(self._opts)
         self._keys: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._keys_at = 0.0
@@ -74,18 +76,16 @@ class JobReader:
         told = (row._replace(at=0.0) if row.origin == JOB_CACHE else row for row in rows if is_same(row, first))
         published = {minion: row.at for row in told for minion in row.minions}
         minions = frozenset(published)
-        returned = frozenset(self._returns.of(jid, minions))
+        returned = minions.intersection({*self._returns.of(jid, minions), *self._done(jid)})
         missing = minions - returned
-        accepted = self.keys()[0] if missing else missing
-        return JobRead(jid, job, published, missing & accepted, returned)
+        return JobRead(jid, job, published, missing & self.keys()[0] if missing else missing, returned)
 
     def look_up(
         self, jid: str, minions: tuple[str, ...], load: Mapping[str, Any], askers: Mapping[str, Identity]
     ) -> LookedUp:
         """Return what became of a job. ``askers``: by minion, the user who asked for it by hand. :raises JobCacheError:"""
         returned = frozenset(self._returns.of(jid, minions))
-        accepted = self.keys()[0]
-        barred = frozenset(minion for minion in minions if minion not in accepted)
+        barred = frozenset(minions) - self.keys()[0]
         owed = [minion for minion in minions if minion not in returned and minion not in barred]
         try:
             denied, unsure = self._access_to(owed, load, askers)

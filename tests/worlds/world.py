@@ -289,7 +289,7 @@ class Reader(JobReader):
     """The world decides which minions have a key."""
 
     def __init__(self, world):
-        super().__init__(OPTS, world.returns_from(JobCache(world)), access=world)
+        super().__init__(OPTS, world.returns_from(JobCache(world)), RetryStore(world.site).done, access=world)
         self._world = world
 
     async def read(self, jid):

@@ -17,9 +17,8 @@ JID = f"{datetime.date.today() - datetime.timedelta(days=1):%Y%m%d}101112131415"
 
 def accept(opts, *minions, kind="minions"):
     for minion in minions:
-        (pathlib.Path(opts["pki_dir"]) / kind / minion).write_text(
-            "-----BEGIN PUBLIC KEY-----\nx\n-----END PUBLIC KEY-----\n"
-        )
+        place = pathlib.Path(opts["pki_dir"], kind, minion)
+        place.write_text("-----BEGIN PUBLIC KEY-----\nx\n-----END PUBLIC KEY-----\n")
 
 
 def returners(opts):

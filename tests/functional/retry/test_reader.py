@@ -11,14 +11,14 @@ from saltext.jobs.core.engine.proof import Returns
 from saltext.jobs.core.ledger.records import publish_of
 from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.options.engines import RetrySettings
-from saltext.jobs.core.retry.entry import Limits
+from saltext.jobs.core.retry.entry import Key, Kind, Limits
 from saltext.jobs.core.retry.facts import Kill
 from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.reader import JobReader, job_of, limits_of, of_record
 from saltext.jobs.core.site import site_of
 from tests.database import begin_another_log
 from tests.faults import no_more_files
-from tests.functional.retry.records import JID, accept, load_of, returners
+from tests.functional.retry.records import JID, accept, load_of, queue_of, returners
 
 
 def publish(cache, minions, **more):
@@ -30,7 +30,7 @@ def publish_again(opts, minions, **more):
 
 
 def reader_of(opts):
-    return JobReader(opts, Returns(site_of(opts), JobCache(opts)))
+    return JobReader(opts, Returns(site_of(opts), JobCache(opts)), queue_of(opts).done)
 
 
 @pytest.fixture(params=["the log", "the job cache"])
@@ -40,9 +40,10 @@ def has_it(request, opts):
 
 
 def test_a_job_that_this_master_published_is_read_with_those_that_have_not_returned(opts, job_cache, has_it):
-    accept(opts, "a", "b")
-    publish(job_cache, ["a", "b"])
+    accept(opts, "a", "b", "c")
+    publish(job_cache, ["a", "b", "c"])
     job_cache.store_return({"jid": JID, "id": "a", "return": True, "retcode": 0})
+    queue_of(opts).write({Key(Kind.DONE, JID, "c"): {"since": 1.0}})  # its return was there, and is lost
     has_it()
     read = reader_of(opts).read(JID)
     assert read.missing == {"b"}

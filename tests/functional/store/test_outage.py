@@ -66,7 +66,7 @@ def test_a_job_its_returns_and_an_answer_are_known_while_redis_is_away(tmp_path,
             said = {"jid": jid, "id": "a", "fun": "state.apply", "fun_args": ["web"], "return": True, "retcode": 2}
             master[f"salt_cache.{call}"](*(arguments or (said,)))
     assert returns.of(jid, ["a", "b"]) == {"a": 2}
-    read = JobReader(opts, returns).read(jid)
+    read = JobReader(opts, returns, lambda _jid: ()).read(jid)
     assert (read.missing, read.job.load["arg"]) == ({"b"}, ["web"])
     master["salt_cache.prep_jid"](passed_jid=pass_for(opts, QUESTION, "job_retry"))
     asks = {"executor_opts": {"job_once": {"question": True}}}
