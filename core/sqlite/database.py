@@ -19,14 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from saltext.jobs.core.sqlite.file import (
-    BUSY_SECONDS,
-    LEFT,
-    DatabaseFile,
-    Replaced,
-    is_damage,
-    roll_back,
-)
+from saltext.jobs.core.sqlite.file import BUSY_SECONDS, LEFT, DatabaseFile, Replaced, is_damage, roll_back
 
 CACHE_KB = 2048  # the most that a connection's page cache takes; each write by others makes the cache useless
 #: Seconds between two attempts while others write, and the attempts after which they come three times as often: SQLite

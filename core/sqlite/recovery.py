@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -75,9 +77,11 @@ def _recovered(tables: Tables, path: str) -> dict[str, int]:
 
 def _parts(sql: sqlite3.Connection, table: str) -> Iterator[list[tuple[Any, ...]]]:
     """Yield the rows of a table, and leave out ranges and values that cannot be read."""
-    at, step, end = 0, _PART, 0
-    with contextlib.suppress(sqlite3.Error):
+    at, step = 0, _PART
+    try:
         ((end,),) = sql.execute(f"SELECT coalesce(max(rowid), 0) + 1 FROM {table}").fetchall()
+    except sqlite3.Error:  # the last page is damaged: its rows, and what is beyond, cannot be read
+        end = bisect.bisect_left(range(sys.maxsize), True, key=lambda first: not _has_after(sql, table, first))
     while at < end:
         try:
             found = sql.execute(f"SELECT * FROM {table} WHERE rowid >= ? AND rowid < ?", (at, at + step)).fetchall()
@@ -87,6 +91,12 @@ def _parts(sql: sqlite3.Connection, table: str) -> Iterator[list[tuple[Any, ...]
                 step //= 10
                 continue
         at, step = at + step, min(_PART, step * 10)
+
+
+def _has_after(sql: sqlite3.Connection, table: str, first: int) -> bool:
+    with contextlib.suppress(sqlite3.Error):
+        return bool(sql.execute(f"SELECT 1 FROM {table} WHERE rowid >= ? LIMIT 1", (first,)).fetchall())
+    return False
 
 
 def _is_whole(table: str, row: tuple[Any, ...]) -> bool:

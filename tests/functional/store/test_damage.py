@@ -192,8 +192,14 @@ def test_what_is_only_in_its_log_is_set_aside_with_it(filled, path):
     assert banks_of(filled).fetch("bank", "key") == "only in the log"
 
 
-def test_what_can_be_read_is_brought_back(filled, path):
-    damage(path, lambda pages: [pages * 2 // 5, pages * 4 // 5])
+@pytest.mark.parametrize("job", ["", JOBS[-1]])
+def test_what_can_be_read_is_brought_back(filled, path, job):
+    def places(pages):  # two in the middle, or those with what was written last
+        size, data = os.path.getsize(path) // pages, pathlib.Path(path).read_bytes()
+        newest = [page for page in range(pages) if job.encode() in data[page * size : (page + 1) * size]]
+        return newest if job else [pages * 2 // 5, pages * 4 // 5]
+
+    damage(path, places)
     aside = meet(filled)
     banks, job_cache = banks_of(filled), Returner(filled)
     banks.store("grains", "web001", "newer")
