@@ -38,7 +38,8 @@ def read_settings(kind: type[S], section: str, *sources: Any) -> S:
     given, values, wrong = dict[str, Any](), dict[str, Any](), list[str]()
     for source in sources:
         if not (source is None or source is True or isinstance(source, Mapping)):
-            raise SettingsError(f"{section} is {source!r}; accepted is a mapping of options")
+            # its value may have a secret, as of a section with a dash before each option
+            raise SettingsError(f"{section} is a {type(source).__name__}; accepted is a mapping of options")
         given.update(source if isinstance(source, Mapping) else {})
     if unknown := [name for name in given if name not in fields]:  # their values may be secrets
         wrong.append(
