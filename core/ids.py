@@ -77,7 +77,7 @@ def _literally(name: str) -> str:
 
 def jid_time(jid: str) -> float | None:
     """Return the Unix time in a jid of Salt (``salt.utils.jid.gen_jid``): year to microsecond in UTC; None for others."""
-    if not jid.isascii():  # strptime takes digits of all scripts
+    if not re.match("[0-9]{20}", jid):  # strptime takes fewer, and digits of all scripts
         return None
     try:
         return datetime.datetime.strptime(jid[:20], "%Y%m%d%H%M%S%f").replace(tzinfo=datetime.timezone.utc).timestamp()
