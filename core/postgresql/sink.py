@@ -153,7 +153,7 @@ class Sink:
         if not self._options.keep_days or now < self._upkeep_at:
             return
         self._upkeep_at = now + _UPKEEP
-        than = datetime.datetime.fromtimestamp(now - self._options.keep_days * 86400, datetime.timezone.utc)
+        than = datetime.datetime.fromtimestamp(max(0, now - self._options.keep_days * 86400), datetime.timezone.utc)
         for table in (_TABLES[kind] for kind in sorted(self._ready)):
             try:
                 if not _remove_older(connection, table, than):

@@ -239,6 +239,7 @@ def test_only_rows_older_than_keep_days_are_removed(tables, sink, postgresql):
     jids = [jid for (jid,) in postgresql.execute("SELECT jid FROM jids ORDER BY jid")]
     assert jids == ["1-a", "17", *expected], "a jid without a time tells no age"
     assert len(postgresql.execute("SELECT 1 FROM salt_events")) == len(expected)
+    assert sink(keep_days=10**6).take([a_return("for ever")]) == {}
 
 
 def test_records_are_stored_while_old_rows_are_locked(no_tables, sink, postgresql):
