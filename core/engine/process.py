@@ -211,7 +211,7 @@ class Report:
     """Writes an engine's figures into a file in ``folder``, which the collector reads; nothing if that is empty."""
 
     def __init__(self, folder: str, engine: str, wall: Callable[[], float] = time.time) -> None:
-        self._folder, self._path = folder, pathlib.Path(os.path.expanduser(folder), f"saltext_jobs_{engine}.prom")
+        self._folder, self._path = folder, pathlib.Path(folder, f"saltext_jobs_{engine}.prom")
         self._engine, self._wall, self._quiet = engine, wall, Quiet(log)
 
     def write(self, figures: Figures) -> None:

@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import os
 import re
 import sys
 import time
@@ -202,7 +203,7 @@ SEQUENCE = Kind(lambda value: [] if value is None else list(_only(value, isinsta
 
 #: Accept the path of a file or a directory, and an address of the web without a user and a password; or nothing.
 PATH = Kind(
-    lambda value: str(_only(value, isinstance(value, str) and (not value or value.startswith(("/", "~"))))),
+    lambda value: str(_only(os.path.expanduser(value), not value or os.path.expanduser(value).startswith("/"))),
     "a full path, which begins with / or ~, or '' for none",
 )
 ADDRESS = Kind(

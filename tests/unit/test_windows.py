@@ -13,14 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saltext.jobs.core.windows import (
-    find_zone,
-    is_open,
-    longest_break,
-    next_period,
-    parse_moment,
-    parse_windows,
-)
+from saltext.jobs.core.windows import find_zone, is_open, longest_break, next_period, parse_moment, parse_windows
 
 UTC = datetime.timezone.utc
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")  # 2026-03-29 02:00 -> 03:00, 2026-10-25 03:00 -> 02:00
