@@ -146,7 +146,7 @@ def _misspelt(opts: Mapping[str, Any]) -> Iterator[Finding]:
     for engine in ENGINES:
         yield from about_name(opts, engine)
     for name in sorted(map(str, opts.keys() - salt.config.DEFAULT_MASTER_OPTS.keys())):
-        if meant := like(name, _SECTIONS):
+        if not name.startswith("postgresql.") and (meant := like(name, _SECTIONS)):  # its options may stand alone
             told = f"the master's configuration has {name!r}, which is no option"
             yield fault("misspelt", told, f"correct it to {meant}")
     for name, known in _VALUES.items():

@@ -42,7 +42,7 @@ def faults(found):
 
 @pytest.mark.parametrize(("master_job_cache", "told"), [("salt_cache", "works"), ("local_cache", "not configured")])
 def test_of_what_is_not_configured_and_has_no_work_nothing_is_said(opts, master_job_cache, told):
-    salts_own = {"job_cache": salt.config.DEFAULT_MASTER_OPTS["job_cache"]}
+    salts_own = {"job_cache": salt.config.DEFAULT_MASTER_OPTS["job_cache"], "postgresql.host": "db"}
     found = examined(opts, job_retry=False, master_job_cache=master_job_cache, **salts_own)
     assert faults(found) == []
     engines = dict.fromkeys(("batch_manager", "job_retry", "job_recorder"), "not configured")
