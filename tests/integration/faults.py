@@ -40,7 +40,8 @@ class EngineProcess:
             folder = _SCRIPT.parent.parent.parent
             self._process = warm.Process(command, stdout=log, stderr=log, cwd=folder, env=environment)
         wait_for(
-            lambda: self.is_running() or (trap and self.has_died()), what=lambda: f"the engine runs: {self.output()}"
+            lambda: self.is_running() or (trap and self._process.poll() is not None),
+            what=lambda: f"the engine runs: {self.output()}",
         )
         return self
 
@@ -50,9 +51,6 @@ class EngineProcess:
 
     def is_running(self):
         return requests.is_running(self._master.config, self._name)
-
-    def has_died(self):
-        return self._process.poll() is not None
 
     def wait_for_death(self):
         """Wait until the trap has sprung."""

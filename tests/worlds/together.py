@@ -200,9 +200,13 @@ class Together(Misfortunes, Both):
     def crash_batches(self):
         super().crash_batches()
         self.trouble_at = math.inf
-        self.begins_heard = {key: at for key, at in self.begins_heard.items() if at < self.now - NOTED}
+        self._forget_heard()
         for each in self.ignored:
             self.ignored[each] = 2  # what it has answered may be forgotten, so it answers the next question
+
+    def _forget_heard(self):
+        """The starts that were heard last may not be stored."""
+        self.begins_heard = {key: at for key, at in self.begins_heard.items() if at < self.now - NOTED}
 
     def boot(self):
         super().boot()
@@ -448,6 +452,7 @@ class Freezes(Together):
     def _freeze(self, life):
         seconds = self.random.choice([5.0, 30.0, 90.0])
         life.freeze(seconds)
+        self._forget_heard()
         self._note_trouble()
         self.later(seconds + 0.001, self._note_trouble, engine=False)
 

@@ -130,19 +130,14 @@ def test_a_gap_on_the_bus_is_noticed_and_made_good_from_the_job_cache(engine, ru
     wait_for(lambda: "Events may have been lost on the bus" in engine.output(), what="the gap is noticed")
 
 
-def publisher_of_events(master):
-    """The process that hands on all that is fired on a master's bus."""
-    children = psutil.Process(master.pid).children(recursive=True)
-    return next(child for child in children if "EventPublisher" in " ".join(child.cmdline()))
-
-
 def test_a_batch_comes_to_its_end_while_the_bus_stands_still(engine, run, store, job, master):
     engine.start()
     work = job(gated=True)
     jid = start(run, work, "batch=4", "timeout=600")  # so that nobody is overdue in this test
     wait_for(lambda: work.begun() == 4, what="all have begun")
     # Without a publisher at all no return would be stored: Salt fires its event first.
-    publisher = publisher_of_events(master)
+    children = psutil.Process(master.pid).children(recursive=True)
+    publisher = next(child for child in children if "EventPublisher" in " ".join(child.cmdline()))
     freeze(publisher.pid)
     try:
         work.open_gate()

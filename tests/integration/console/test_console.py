@@ -109,7 +109,8 @@ def test_the_queue_is_seen_to_drain_when_a_minion_starts(page, master, absent, r
     page.be("admin")
     page.go("queue")
     page.wait_text("0 entries")
-    jid = start_job(master, "b1", "test.arg", HOSTILE)
+    done = master.salt_cli().run("--async", "test.arg", HOSTILE, minion_tgt="b1")
+    jid = next(word for word in done.stdout.split() if word.isdigit() and len(word) == 20)
     assert run("job_retry.enqueue", jid) == 1
     page.wait_text(jid, "tbody")
     page.wait_text("at a sign of life", "tbody")
@@ -135,9 +136,3 @@ def test_a_user_who_may_only_look_sees_everything_and_may_do_nothing(page, run):
     page.wait_text("0 entries")
     assert run("batch.status", jid)["state"] == "running"
     run("batch.stop", jid, "kill=True")
-
-
-def start_job(master, target, *words):
-    """Publish a job without waiting; its jid."""
-    done = master.salt_cli().run("--async", *words, minion_tgt=target)
-    return next(word for word in done.stdout.split() if word.isdigit() and len(word) == 20)

@@ -15,14 +15,11 @@ from tests.integration.job_retry.desk import kill
 from tests.waiting import wait_for
 
 
-def raw_lines(file):
+def raw_returns(file, jids):
     """What is in the file; a line that is being written does not count."""
     text = file.read_text() if file.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
-def raw_returns(file, jids):
-    return sorted((line["jid"], line["id"]) for line in raw_lines(file) if line.get("jid") in jids)
+    lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return sorted((line["jid"], line["id"]) for line in lines if line.get("jid") in jids)
 
 
 def redis_returns(redis, master, jids):
