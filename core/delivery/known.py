@@ -161,6 +161,11 @@ class Verdict(enum.Enum):
     UNKNOWN = "unknown"  # the minion does not run it, and nothing shows that the minion got it
 
 
+def _later(now: float, than: float) -> float:
+    """Return ``now``, or what is just later ``than`` that, if the clock was set back since."""
+    return max(now, math.nextafter(than, math.inf))
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Delivery:
     """What is known of one job on one minion. Times are Unix time in seconds, 0 for never."""
@@ -201,7 +206,7 @@ class Delivery:
         self.runs = self.idle = self.unanswered = 0
 
     def ask(self, now: float) -> None:
-        self.asked_at = now
+        self.asked_at, self.begun_at = now, min(self.begun_at, now)  # the clock may have been set back since it began
 
     def take(
         self, evidence: Evidence, now: float, said: Said = Said.NOTHING, ran_at: float = 0.0, failure: str = ""
@@ -217,13 +222,12 @@ class Delivery:
             self.sent_at = self.sent_before
             self.begun_at = 0.0 if self.sent_at is None else self.begun_at
         elif evidence is Evidence.BEGUN:
-            self._has_begun(now)
+            self._has_begun(_later(now, self.asked_at))
             self.runs = self.idle = self.unanswered = 0
-        elif evidence is Evidence.FETCHED:
+        elif evidence in (Evidence.FETCHED, Evidence.RUNS):
             self._has_begun(self.sent_at or self.asked_at)
-        elif evidence is Evidence.RUNS:
-            self._has_begun(self.sent_at or self.asked_at)
-            self.runs, self.idle, self.unanswered = self.runs + 1, 0, 0
+            if evidence is Evidence.RUNS:
+                self.runs, self.idle, self.unanswered = self.runs + 1, 0, 0
         elif evidence is Evidence.IDLE:
             again = said is Said.INTERRUPTED and 0.0 < ran_at == self.ran_before
             self.said, self.ran_at = Said.NOT_AGAIN if again else said, ran_at
@@ -239,18 +243,12 @@ class Delivery:
             self.outcome = Outcome.TAKEN
 
     def starts(self, now: float) -> None:
-        # Even if the clock was set back since the publish.
-        self.started_at = max(now, math.nextafter(self.sent_at or 0.0, math.inf))
+        self.started_at = _later(now, self.sent_at or 0.0)
 
     @property
     def restarted(self) -> bool:
         """Whether the minion's process has started since the last publish: the minion has forgotten the jid."""
         return self.started_at > (self.sent_at or 0.0)
-
-    @property
-    def was_away(self) -> bool:
-        """Whether the minion has not answered, and has started since it was asked: then its silence tells nothing."""
-        return self.last is Evidence.SILENT and self.started_at > self.asked_at
 
     def verdict(self, acks: bool) -> Verdict:
         """Return what follows from all that is known. ``acks``: whether minions say when they begin a job."""

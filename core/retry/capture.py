@@ -257,9 +257,8 @@ class Capture:
         for jid in jids:
             # This is stored before the signal counts as settled. The look strikes off minions that returned the job.
             job = self._noted(jid, self._queue.now + self._queue.settings.ttl)
-            for minion in sorted(
-                kill.minions
-            ):  # after a gap, the job cache tells of earlier kills than the log has told of
+            # After a gap, the job cache tells of earlier kills than the log has told of.
+            for minion in sorted(kill.minions):
                 if minion not in job.killed or min(job.killed[minion].at, self._queue.now) <= kill.at:
                     job.killed[minion] = Killed(kill.user, kill.at)
             self.look(jid)

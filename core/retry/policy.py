@@ -144,7 +144,7 @@ def _checked_again(case: Case) -> Decision:
     if delivery.said is Said.INTERRUPTED and (entry.counts.reached or not may_run_again):
         return _interrupted(case)
     if entry.counts.ignored and not delivery.said.is_sure and delivery.restarted:
-        return End(State.HELD, f"it may have run without a return: {_SILENTLY}, and has restarted since")
+        return End(State.HELD, f"it may have run without a return: {_SILENTLY}, and has connected anew since")
     return Go(Step.TO_SEND)
 
 
@@ -213,7 +213,8 @@ def _probed(case: Case) -> Decision:
         return _not_received(case, "no sign of receipt, and it does not answer", begun, reached=True)
     if entry.expires_at <= case.now and entry.state is State.RUNNING:
         return End(State.EXPIRED, "it was begun, but nothing more was heard of it in its time to live")
-    return _LATER[Step.ASKING] if delivery.was_away else _run(case, BEGUN)
+    # The silence of a minion that has started since it was asked tells nothing.
+    return _LATER[Step.ASKING] if delivery.started_at > delivery.asked_at else _run(case, BEGUN)
 
 
 def _vanished(case: Case) -> Go | Again | End:

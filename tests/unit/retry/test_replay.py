@@ -183,3 +183,17 @@ def test_before_an_entry_expires_its_return_is_looked_for(found):
         world.store_return("b", "j1")
     world.run(300)
     assert world.state("b", "j1") is (None if found else State.EXPIRED)
+
+
+def test_what_a_minion_answers_counts_though_the_clock_was_set_back_since_it_began():
+    world = World(duration=1e6)
+    world.let_miss("b", "j1")
+    world.start("b")
+    world.run_until(lambda: world.state("b", "j1") is State.RUNNING)
+    world.run(2.0)
+    world.crash()
+    world.clock_ahead = -5 * 3600.0
+    world.boot()
+    world.stop("b")
+    world.start("b")
+    world.run_until(lambda: world.state("b", "j1") is State.HELD)
