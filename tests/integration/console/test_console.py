@@ -67,11 +67,12 @@ def start(page, fun, *lines, size="1", tgt="a*", matches=2):
     return page.text("section.batch .jid")
 
 
-@pytest.mark.parametrize("path", ["/console/", "/console", "/", "/x/console", "//127.0.0.2/console"])
+@pytest.mark.parametrize("path", ["/console/#/queue", "/console", "/", "/x/console", "//127.0.0.2/console"])
 def test_the_console_is_found_without_the_name_of_its_file(page, path):
     page.chrome.get(page.address.replace("/console/index.html", path))
     wait_for(lambda: page.exists("#user"), what=lambda: f"the login is there: {page.chrome.current_url}")
-    assert page.chrome.current_url in (page.address, page.address.replace("/console", "//127.0.0.2/console"))
+    found = page.address.replace("/console", "//127.0.0.2/console") if path.startswith("//") else page.address
+    assert page.chrome.current_url == found + "#/queue" * path.endswith("#/queue")
 
 
 def state(page, word):
