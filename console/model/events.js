@@ -42,6 +42,14 @@ export function meaning(tag, data) {
   return two === "ret" && data.jid === one ? { kind: "returned", jid: one, minion: three, failed: hasFailed(data), retcode: data.retcode, data } : null;
 }
 
+/** Functions that ask which minions are there and what runs: `job_cache.search` leaves them out (`LOOKS` in `core/functions.py`). */
+const LOOKS = new Set(["test.ping", ...["find_job", "find_cached_job", "is_running", "running"].map((name) => `saltutil.${name}`)]);
+
+/** Whether a publish is only a question. */
+export function isQuestion({ fun }) {
+  return [fun].flat().every((name) => LOOKS.has(name));
+}
+
 function names(value) {
   return Array.isArray(value) ? value.filter((name) => typeof name === "string") : [];
 }

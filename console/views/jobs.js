@@ -2,6 +2,7 @@
 
 import { el, say, to } from "../dom.js";
 import { count, line, stamp } from "../format.js";
+import { isQuestion } from "../model/events.js";
 import { commandOf } from "../model/jobs.js";
 import { Table, Trouble, cell, choice, field } from "./parts.js";
 import { Running } from "./running.js";
@@ -96,7 +97,7 @@ export class JobsView {
   }
 
   hear(event) {
-    if (event.kind !== "published") return false;
+    if (event.kind !== "published" || (isQuestion(event.data) && !this.noise.checked && !this.asked?.fun)) return false;
     this.newer += 1;
     return true;
   }

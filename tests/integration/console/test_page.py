@@ -653,6 +653,7 @@ def test_script_in_ids_and_returns_is_text(page, api):
         api.fire(*told({**batch, "jid": "1"}, "new", tgt=HOSTILE))
         api.fire(*told(batch, "paused", reason=HOSTILE))
         api.fire(*one_more)
+        api.fire(f"salt/job/{JID}/new", {"jid": JID, "minions": [], "fun": ["saltutil.find_job", "saltutil.running"]})
         api.fire(*published)
         api.fire("saltext/jobs/batch_manager/beat/1", {"n": HOSTILE})
         wait_for(has_heard, what=lambda view=view: f"{view} has heard all: {page.text()}")

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { hasFailed, meaning, wants } from "../../../../console/model/events.js";
+import { hasFailed, isQuestion, meaning, wants } from "../../../../console/model/events.js";
 
 const JID = "20260516120000000000";
 
@@ -53,6 +53,11 @@ test("a beat belongs to one of the engines, and a call is named without its pref
   for (const tag of ["saltext/jobs/other/beat/1", "saltext/jobs/job_retry/beat", "saltext/jobs/job_retry/end/1"]) assert.equal(meaning(tag, {}), null);
   assert.deepEqual(meaning("salt/run/1/new", { fun: "runner.batch.pause" }), { kind: "called", fun: "batch.pause" });
   assert.equal(meaning("salt/run/1/new", { fun: 7 }), null);
+});
+
+test("a question is told from a job", () => {
+  for (const fun of ["test.ping", "saltutil.find_job", ["saltutil.find_job", "saltutil.running"]]) assert.equal(isQuestion({ fun }), true);
+  for (const fun of ["state.apply", ["test.ping", "state.apply"], null, 7]) assert.equal(isQuestion({ fun }), false);
 });
 
 test("a return is a failure by its exit codes or by what it says", () => {
