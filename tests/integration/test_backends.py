@@ -241,10 +241,7 @@ def outcome(site, tmp_path_factory):
             carried[user] = site.publish(way, user, "a*", funs, args)
     jids[PEER], jids["a1 later"] = site.publish_by_peer("test.echo", "fine"), site.publish_by_peer("test.arg", "x")
     owed = {*jids.values(), *carried.values()}
-    wait_for(
-        lambda: owed <= {entry["jid"] for entry in site.run("job_retry.list")},
-        what="all are queued",
-    )
+    wait_for(lambda: owed <= {entry["jid"] for entry in site.run("job_retry.list")}, what="all are queued")
     kept = everything_in(pathlib.Path(site.daemon.config["cachedir"]))
     site.take_rights_away()
     log = log_of(site.daemon)

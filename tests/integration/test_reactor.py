@@ -15,9 +15,7 @@ from tests.waiting import SOON, Deadline, wait_for
 FOLDER = pathlib.Path(saltext.jobs.reactor.__path__[0])
 JID = "20260516101112131415"
 #: Other limits in copies of the files, so that a test does not use up what another one needs.
-LIMITS = {
-    "start_batch.sls": ("(10, 3600)", "(8, 3600)"),
-}
+LIMITS = {"start_batch.sls": ("(10, 3600)", "(8, 3600)")}
 
 HOSTILE = [
     *("{{ 7 * 7 }}", "{% raw %}", "x\n- fun: cmd.run", "x: {a: b}", "'; rm -rf /", "*\n", "&a *a", "a b", "../../etc"),

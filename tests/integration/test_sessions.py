@@ -26,11 +26,7 @@ LOOKING = {
     *("batch.list", "batch.minions", "batch.status", "job_cache.search", "job_recorder.stats", "job_once.seen"),
     *("job_retry.list", "job_retry.show", "job_retry.coverage", "jobs.exit_success", "jobs.lookup_jid"),
 }
-STATES = {
-    "top.sls": "base: {'*': [web]}\n",
-    "web.sls": "nothing: test.nop\n",
-    "nginx.sls": "nothing: test.nop\n",
-}
+STATES = {"top.sls": "base: {'*': [web]}\n", "web.sls": "nothing: test.nop\n", "nginx.sls": "nothing: test.nop\n"}
 SURVEY = "def healthy(jid): return True\n"
 RACKS = {"web1": ("r1", "eu"), "web2": ("r1", "eu"), "web3": ("r2", "us")}
 PAGES = [path for path in sessions.PAGES if sessions.to_run(path.read_text(encoding="utf-8"))]

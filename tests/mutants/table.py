@@ -228,13 +228,7 @@ _TABLE = (
         TOGETHER,
     ),
     # the retry queue
-    (
-        "a claim is not stored",
-        "core/retry/effects.py",
-        "its._writer.durable()",
-        "compat.sleep(0)",
-        QUEUE,
-    ),
+    ("a claim is not stored", "core/retry/effects.py", "its._writer.durable()", "compat.sleep(0)", QUEUE),
     (
         "a newer job overtakes an older one",
         "core/retry/replay.py",
@@ -249,13 +243,7 @@ _TABLE = (
         "if False:",
         QUEUE,
     ),
-    (
-        "what was killed is delivered",
-        "core/retry/capture.py",
-        "if minion in watched.killed:",
-        "if False:",
-        QUEUE,
-    ),
+    ("what was killed is delivered", "core/retry/capture.py", "if minion in watched.killed:", "if False:", QUEUE),
     (
         "a kill cancels what was published after it",
         "core/retry/capture.py",
@@ -291,13 +279,7 @@ _TABLE = (
         "for minion in ():",
         "tests/unit/retry/test_machine.py -k had_no_key_for_half_a_minute",
     ),
-    (
-        "a right that was lost is not asked for",
-        "core/retry/policy.py",
-        "if case.denied:",
-        "if False:",
-        QUEUE,
-    ),
+    ("a right that was lost is not asked for", "core/retry/policy.py", "if case.denied:", "if False:", QUEUE),
     (
         "publishes are not limited by the rate",
         "core/retry/waiting.py",
@@ -515,13 +497,7 @@ _TABLE = (
         "if taken or not self._requests.take(request_id):",
         "tests/functional/engine/test_requests.py::test_a_request_taken_before_a_crash_is_taken_again_first",
     ),
-    (
-        "an answer that nobody proves counts",
-        "core/master/questions.py",
-        "if question.is_hint:",
-        "if True:",
-        CLOCKS,
-    ),
+    ("an answer that nobody proves counts", "core/master/questions.py", "if question.is_hint:", "if True:", CLOCKS),
     # commands, what they show, and options
     (
         "a control character acts on the terminal",

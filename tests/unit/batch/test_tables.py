@@ -167,10 +167,7 @@ def test_the_status_of_a_batch_takes_a_few_lines():
             "  halted: more minions failed than max_failures allows in group eu",
         ),
         ({"state": "paused", "paused_reason": "waits for approval", "approve": 0}, "  paused: waits for approval"),
-        (
-            {"state": "paused", "paused_by": "start", "publishes": 0},
-            "  asked for 2026-05-17 06:36:40 (3 min ago)",
-        ),
+        ({"state": "paused", "paused_by": "start", "publishes": 0}, "  asked for 2026-05-17 06:36:40 (3 min ago)"),
         (
             {"state": "paused", "paused_reason": "its window is shut", "opens_at": NOW + 7200},
             "  paused: its window is shut; opens 2026-05-17 08:40:00 (in 2 h)",
