@@ -39,7 +39,7 @@ def read_settings(kind: type[S], section: str, *sources: Any) -> S:
     for source in sources:
         if not (source is None or source is True or isinstance(source, Mapping)):
             # its value may have a secret, as of a section with a dash before each option
-            raise SettingsError(f"{section} is a {type(source).__name__}; accepted is a mapping of options")
+            raise SettingsError(f"{section} is no mapping; accepted is a mapping of options")
         given.update(source if isinstance(source, Mapping) else {})
     if unknown := [name for name in given if name not in fields]:  # their values may be secrets
         wrong.append(

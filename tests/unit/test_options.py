@@ -34,8 +34,8 @@ def test_options_under_engines_override_those_of_the_section():
     [
         ({"bogus": 1, "kep": 2}, ["has no option 'bogus', 'kep'; accepted are", "max_in_flight"]),
         ({"metrics_dir": "here", "bogus": 1}, ["'bogus'", "metrics_dir is 'here'; accepted is a full path"]),
-        ([{"secret": "x"}], ["batch_manager is a list; accepted is a mapping"]),
-        (False, ["batch_manager is a bool; accepted is a mapping"]),
+        ([{"secret": "x"}], ["batch_manager is no mapping; accepted is a mapping"]),
+        (False, ["batch_manager is no mapping; accepted is a mapping"]),
         *(
             ({"max_in_flight": it}, ["max_in_flight is", "a whole number"])
             for it in (0, -1, True, None, 2.5, "5.5", [5])
