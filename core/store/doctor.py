@@ -32,6 +32,10 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
     if name == _OURS and opts.get("ext_job_cache"):
         told = f"ext_job_cache is {opts['ext_job_cache']!r}, which gets the returns: only loads are stored here"
         found.append(fault("returns-elsewhere", told))
+    if store.ignored:
+        found.append(fault("options-ignored", f"the option salt_cache is ignored: {store.ignored}", "correct it"))
+    if store.limits.max_bytes is not None and store.file is None:
+        found.append(fault("max-bytes", "max_bytes does nothing with this cache", "set max_jobs, or `cache: sqlite`"))
     jobs: int | None = None
     try:
         if store.file is not None and (damage := store.file.do("check", "", lambda tables: tables.database.damage())):

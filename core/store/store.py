@@ -189,12 +189,7 @@ class Postgresql(Tabled):
         return PostgresqlTables(self._opts)
 
 
-_DRIVERS: dict[str, type[Driver]] = {
-    "localfs": Local,
-    "mmap_cache": Local,
-    "sqlite": Sqlite,
-    "postgresql": Postgresql,
-}
+_DRIVERS: dict[str, type[Driver]] = {"localfs": Local, "mmap_cache": Local, "sqlite": Sqlite, "postgresql": Postgresql}
 
 
 class Store:
@@ -209,10 +204,11 @@ class Store:
         self.driver = _DRIVERS.get(name, Driver)(opts)
         # The driver itself, if it keeps all banks in one file of its own.
         self.file = self.driver if isinstance(self.driver, Sqlite) else None
-        self.limits = JobCacheSettings()
+        self.limits, self.ignored = JobCacheSettings(), ""  # why its options are ignored
         try:
             self.limits = read_settings(JobCacheSettings, "salt_cache", opts.get("salt_cache"))
         except SettingsError as exc:
+            self.ignored = str(exc)
             log.error("The option salt_cache is ignored: %s", exc)
         self._has_log = opts.get("__role") != "minion" and not opts.get(COPY)
         self._keys = Keys(name)

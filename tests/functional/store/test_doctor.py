@@ -160,3 +160,8 @@ def test_a_file_that_others_may_read_and_damage_are_reported_and_the_file_left_a
     os.truncate(path, 8192 * 4)  # nothing of it can be read then
     assert "cache.sqlite is damaged (" in told(opts)
     assert not [name for name in os.listdir(opts["cachedir"]) if "damaged" in name]
+
+
+def test_options_of_the_job_cache_that_do_nothing_are_reported(opts, disk):
+    assert "salt_cache is ignored: salt_cache has no option 'max_job'" in told(opts, salt_cache={"max_job": 5})
+    assert ("max_bytes does nothing" in told(opts, salt_cache={"max_bytes": "20G"})) is (opts["cache"] != "sqlite")
