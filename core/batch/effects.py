@@ -173,8 +173,7 @@ async def _check_rights(ports: Ports, live: Live, effect: facts.CheckRights) -> 
 
 async def _check(ports: Ports, live: Live, effect: facts.Check) -> str:
     ask = _ask_runner if live.batch.spec.check["kind"] == "runner" else _ask_minions
-    reason = await ask(ports, live, effect)
-    if reason:
+    if reason := await ask(ports, live, effect):
         log.warning("Batch %s: the check of stage %d was not passed: %s", live.jid, effect.stage + 1, reason)
     return reason
 

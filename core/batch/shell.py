@@ -39,6 +39,8 @@ INTERVAL = 5.0
 MOST_WAITING = 20
 #: Seconds that all minions need to connect again to a restarted master.
 YOUNG = 120.0
+#: Seconds after which no runner waits any more for a batch to be taken: it was cut off, and its operator knows of no batch.
+LATE = 120.0
 
 
 class BatchShell:
@@ -186,6 +188,9 @@ class BatchShell:
             ended = await ports.disk_worker.call(ports.store.read, spec.jid)  # the request may be from before a crash
             if ended:
                 return summary(ended, ports.clock.now())
+            if (late := ports.wall() - request["asked_at"]) > LATE:
+                log.warning("Batch %s is not started: it was asked for %d s ago, and nobody waits", spec.jid, late)
+                raise ValueError(f"the request is {late:.0f} s old, by the clock of the master whose engine leads")
             live = await self._new(spec)
         return summary(live.batch, ports.clock.now())
 

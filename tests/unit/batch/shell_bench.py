@@ -399,7 +399,7 @@ class ShellBench:
     def ask(self, do, **request):
         """Leave a request as a runner does, and have the engine take it; returns its id."""
         self._requests += 1
-        request_id = f"{self._requests:04d}"
+        request_id = f"r{self._requests:04d}"
         self.inbox.waiting.append((request_id, {"do": do, **request}))
         if self.bus.listeners and self.shell.service.verbs:
             self.shell.service.take()

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from saltext.jobs.core.batch.shell import MOST_WAITING
+from saltext.jobs.core.batch.shell import LATE, MOST_WAITING
 from saltext.jobs.core.batch.store import BatchStore, path_of
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import spec
@@ -223,6 +223,16 @@ def test_what_changes_while_a_slow_disk_is_written_to_is_written_soon_after(tmp_
         assert bench.run(60.0, lambda: asked in bench.inbox.replies)
         bench.run(30.0)
         assert sorted(bench.store.read(JID).outcomes) == ["a", "c"]
+
+
+def test_a_batch_that_was_asked_for_long_ago_and_by_nobody_who_still_waits_is_not_started(bench):
+    asked = {"do": "start", "spec": spec("a", "1", fun="state.apply").as_dict()}
+    for seconds in (LATE / 2, LATE):
+        bench.inbox.waiting.append((f"{int((bench.clock.now() - seconds) * 1e9):020d}-{seconds}", asked))
+        bench.run(10.0)
+        asked = {"do": "start", "spec": spec("b", "1", jid=OTHER).as_dict()}
+    assert [kind for kind, _ in bench.inbox.replies.values()] == ["answer", "refuse"]
+    assert bench.end().success and bench.batch(OTHER) is None
 
 
 def test_a_batch_is_started_at_once_while_the_server_that_tells_the_rights_is_slow(bench):
