@@ -255,7 +255,7 @@ class Batch(Part):
 
     def waits_for(self) -> Pause | None:
         """Return why nothing is published although minions are pending; None if nothing holds the batch."""
-        if self.paused or self.halted or self.finished or not self.pending:
+        if self.paused or self.halted or self.finished or not (self.pending or self.pace.to_approve):
             return self.paused
         if self.pace.to_approve:
             return Pause(PausedBy.APPROVAL)

@@ -145,6 +145,18 @@ def test_an_approval_is_for_the_stage_that_it_names(tmp_path):
         assert bench.end().success
 
 
+def test_a_batch_that_has_only_minions_to_hand_over_still_says_that_it_waits_for_an_approval(tmp_path):
+    with bench_of(tmp_path, *"abc") as bench:
+        bench.begin("abc", "1,100%", check=APPROVE, offline="queue", presence="ping")
+        bench.run(60.0)
+        bench.master.minions["b"].there = bench.master.minions["c"].there = False
+        bench.restart()
+        bench.run(HOUR)
+        assert (shown(bench)["pending"], shown(bench)["paused_by"], bench.queued) == (0, "approval", [])
+        bench.reply("approve", stage=1)
+        assert bench.end() and bench.queued == ["b", "c"]
+
+
 def test_a_check_is_of_those_of_the_stage_that_have_completed(tmp_path):
     minions = [FakeMinion(name, 10.0, int(name == "b")) for name in "abcdef"]
     with bench_of(tmp_path, *minions) as bench:
