@@ -220,10 +220,10 @@ def of_job(jid: str, load: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(fun, str) or kind_of(fun) == RUNNERS:
         raise Refused(f"like is {jid}, which is not a job of one function on minions: a batch can't run it")
     arg, kwarg = divided(load.get("arg"))
-    kwargs = load.get("kwargs")
-    metadata = kwargs.get("metadata") if isinstance(kwargs, Mapping) else None
-    found = {"tgt_type": load.get("tgt_type"), "ret": load.get("ret") or None, "metadata": metadata or None}
-    return {"tgt": load.get("tgt"), "fun": fun, **found, "arg": arg, "kwarg": kwarg}
+    options = load.get("kwargs")
+    given = {name: options.get(name) or None for name in TRAVELLING} if isinstance(options, Mapping) else {}
+    found = {"tgt": load.get("tgt"), "tgt_type": load.get("tgt_type"), "ret": load.get("ret") or None}
+    return {**given, **found, "fun": fun, "arg": arg, "kwarg": kwarg}
 
 
 def asked_again(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,9 +237,7 @@ def asked_again(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
     if "fun" in given:
         taken.update(arg=[], kwarg={})
     kwarg = {name: value for name, value in taken.pop("kwarg").items() if name in NAMES or name not in given}
-    if isinstance(given.get("kwarg"), Mapping):
-        kwarg.update(given["kwarg"])
-    return {**taken, **given, "kwarg": kwarg}
+    return {**taken, **given, "kwarg": {**kwarg, **kinds.MAPPING.given("kwarg", given.get("kwarg"))}}
 
 
 def goes_on(batch: Batch) -> str:

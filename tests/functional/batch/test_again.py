@@ -54,6 +54,8 @@ def test_a_given_option_replaces_that_of_the_other_batch(site):
     again = same(site, of_batch(first), batch=1, max_failures=3, saltenv="base", test=True)
     assert (again.sizes, again.max_failures, again.arg) == ([1], 3, ("nginx",))
     assert again.kwargs == {"saltenv": "base", "test": True}
+    with pytest.raises(Refused, match="kwarg is 'test'"):
+        same(site, of_batch(first), kwarg="test")
 
 
 def test_a_new_target_brings_its_own_type_and_a_new_function_its_own_arguments(site):
@@ -78,11 +80,11 @@ def test_a_batch_like_a_job_runs_the_function_of_that_job(site):
         "user": "anna",
         "jid": "x",
         "arg": ["nginx", {"__kwarg__": True, "test": True}],
-        "kwargs": {"metadata": {"ticket": 7}, "delimiter": ":"},
+        "kwargs": {"metadata": {"ticket": 7}, "delimiter": ":", "module_executors": ["sudo"], "ret_config": "audit"},
     }
     found = same(site, of_job("x", load), batch=1)
     assert (found.fun, found.arg, found.kwargs, found.minions) == ("state.apply", ("nginx",), {"test": True}, ("web1",))
-    assert found.options == {"metadata": {"ticket": 7}}
+    assert found.options == {"metadata": {"ticket": 7}, "module_executors": ["sudo"], "ret_config": "audit"}
 
 
 @pytest.mark.parametrize("fun", ["runner.batch.list", ["test.ping", "test.version"], None])
