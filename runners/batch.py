@@ -652,9 +652,13 @@ def _preview(spec: Spec) -> dict[str, Any]:
     from saltext.jobs.core.engine.names import JOB_RETRY
     from saltext.jobs.core.options import engine_options, read_settings
     from saltext.jobs.core.options.engines import RetrySettings
+    from saltext.jobs.core.retry.reader import limits_of
 
-    owed = read_settings(RetrySettings, JOB_RETRY, *(given or None for given in engine_options(__opts__, JOB_RETRY)))
-    return summary.preview(spec, _rights().settings.max_in_flight, owed.ttl)
+    ttl = limits_of(spec.jid, spec.options.get("metadata")).ttl if spec.offline == "queue" else 0.0
+    if ttl is None:
+        given = (each or None for each in engine_options(__opts__, JOB_RETRY))
+        ttl = read_settings(RetrySettings, JOB_RETRY, *given).ttl
+    return summary.preview(spec, _rights().settings.max_in_flight, ttl)
 
 
 def _start(spec: Spec) -> Any:

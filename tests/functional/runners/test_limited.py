@@ -201,6 +201,15 @@ def test_a_user_who_may_publish_the_job_may_start_a_batch_like_it(opts, made):
         assert told["sentence"].startswith("1 minion: all at once; goes on whatever fails; absent ones are left out")
 
 
+def test_a_preview_says_for_how_long_the_job_is_owed_and_reads_the_options_of_job_retry_only_for_that(opts):
+    preview = salt.loader.runner({**opts, "job_retry": {"ttl": "soon"}})["batch.preview"]
+    assert preview("web1", "test.ping")["total"] == 1
+    owed = preview("web1", "test.ping", offline="queue", metadata={"job_retry": {"ttl": "7d"}})
+    assert "absent ones are queued for 7 d" in owed["sentence"]
+    with pytest.raises(Refused, match="ttl is 'soon'"):
+        preview("web1", "test.ping", offline="queue")
+
+
 def test_a_job_that_a_minion_has_brought_is_repeated_for_nobody(opts):
     load = {"jid": JID, "fun": "cmd.run", "arg": ["evil"], "tgt": "*", "tgt_type": "glob", "user": "root"}
     salt.loader.returners(opts, {})["salt_cache.save_load"](JID, load)
