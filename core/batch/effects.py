@@ -65,7 +65,7 @@ async def _carry_out(ports: Ports, live: Live, effect: facts.Effect) -> None:
             elif isinstance(exc, PublishFailed):
                 _quiet.warning(f"{live.jid} check", "Batch %s: the check of a stage is made again: %s", live.jid, exc)
             else:
-                log.exception("Batch %s: %s failed", live.jid, type(effect).__name__)
+                _quiet.error(f"{live.jid} failed", "Batch %s: %s failed", live.jid, type(effect).__name__, exc_info=exc)
             if isinstance(effect, facts.Publish):
                 live.step(facts.Published(failure=f"{type(exc).__name__}: {exc}"))
                 return
@@ -78,10 +78,8 @@ async def _ping(ports: Ports, live: Live, effect: facts.Ping) -> str:
 
     try:
         await ports.questions.ping(effect.minions, live.batch.spec.gather_job_timeout, told)
-    except NoMinionMatched:
-        pass
     except (PublishFailed, JobCacheError) as exc:
-        return str(exc)
+        return "" if isinstance(exc, NoMinionMatched) else str(exc)
     return ""
 
 

@@ -158,6 +158,21 @@ def test_a_check_is_made_again_if_it_could_not_be_published_or_the_log_could_not
         assert not failures
 
 
+def test_a_runner_is_called_once_the_rights_of_the_owner_are_known_and_the_log_is_not_filled_until_then(
+    tmp_path, caplog
+):
+    def away(_spec):
+        raise OSError("the server is down")
+
+    with ShellBench(tmp_path, "ab") as bench:
+        bench.runners["survey.healthy"], limits, bench.permission.limits = (True, True), bench.permission.limits, away
+        bench.begin("ab", "1,1", check=RUNNER)
+        bench.run(60.0)
+        assert caplog.text.count("Check failed") <= 1
+        bench.permission.limits = limits
+        assert bench.end().success
+
+
 def test_a_runner_is_told_which_batch_and_stage_it_is_about(tmp_path):
     with ShellBench(tmp_path, "abc") as bench:
         bench.runners["survey.healthy"] = ({"fine": 3}, True)
