@@ -93,8 +93,9 @@ def coverage(found: Mapping[str, Any], page: Page) -> None:
     page.facts({**found, "lacks": {what: [name for name in told if told[name] == what] for what in {*told.values()}}})
 
 
-def _told(says: str, none: str = "No entry is in these states.") -> Callable[[int, Page], None]:
-    return lambda count, page: page.line(f"{counted(count, 'entry', 'entries')} {says}" if count else none)
+def _told(says: str, none: str = "No entry is in these states.") -> Callable[[int | None, Page], None]:
+    other = {None: "The engine does not run: it takes the request when it starts.", 0: none}
+    return lambda count, page: page.line(other.get(count) or f"{counted(count or 0, 'entry', 'entries')} {says}")
 
 
 _ASKED = "the minions are asked now, and get the jobs if they answer"
