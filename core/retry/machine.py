@@ -212,7 +212,7 @@ class Retry:
             # The clock may have been set back. Then whatever kill comes counts as later than the request.
             if entry.wanted_at > now:
                 entry.wanted_at = 0.0
-            entry.next_at = min(entry.next_at, now + LONGEST_BACKOFF)
+            entry.next_at = min(entry.next_at, now + max(LONGEST_BACKOFF, self.settings.backoff))
             self.queue.put(job, entry)
 
     def _restored(self, fact: facts.Restored) -> None:

@@ -275,7 +275,7 @@ def _not_received(case: Case, reason: str, begun: bool = False, reached: bool = 
     if begun and lost >= _LOST:
         held = f"it was sent {lost} times without a sign of receipt, and may have been begun"
         return End(State.HELD, held, counts._replace(lost=lost, reached=True))
-    wait = min(case.backoff * 2 ** min(counts.tries, 20), LONGEST_BACKOFF)
+    wait = min(case.backoff * 2 ** min(counts.tries, 20), max(case.backoff, LONGEST_BACKOFF))
     reached = reached or counts.reached
     counts = counts._replace(attempts=counts.attempts - 1, tries=counts.tries + 1, lost=lost, reached=reached)
     return Again(reason, wait, counts, there=case.delivery.last not in (Evidence.MISSED, Evidence.SILENT))

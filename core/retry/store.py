@@ -111,7 +111,7 @@ class RetryStore(EngineStore):
 
     def forget_done(self, before: float) -> None:
         """Remove the records of jobs that were published before that Unix time, and of entries that ended before it."""
-        old = itertools.chain.from_iterable(queue.parts(self._tables, Kind.DONE, until=jid_at(before)))
+        old = itertools.chain.from_iterable(queue.parts(self._tables, Kind.DONE, until=jid_at(max(0.0, before))))
         if gone := [Key(Kind.DONE, row.jid, row.minion) for row in old if _ended_at(row.body) < before]:
             self._tables.together(lambda: self._put(dict.fromkeys(gone)), self._lease)
 

@@ -98,6 +98,8 @@ def test_how_a_delivered_job_ended_is_known_for_as_long_as_the_job_is_however_la
     ended = {"a": now - 60.0, "b": now - 7200.0}
     stores[0].write({Key(Kind.DONE, JID, name): {"history": [(at, "done", "")]} for name, at in ended.items()})
     stores[0].write({Key(Kind.DONE, JID, "c"): {"history": []}})
+    stores[0].forget_done(now - 1e11)  # jobs are kept for ever
+    assert set(stores[1].done(JID)) == set("abc")
     stores[0].forget_done(now - 3600.0)
     assert list(stores[1].done(JID)) == ["a"]
     stores[0].forget_done(now)

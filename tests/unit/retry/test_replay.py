@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saltext.jobs.core.delivery.known import Step
-from saltext.jobs.core.errors import NoMinionMatched
+from saltext.jobs.core.errors import NoMinionMatched, PublishFailed
 from saltext.jobs.core.retry import facts
 from saltext.jobs.core.retry.entry import State
 from tests.unit.retry.test_machine import away
@@ -110,6 +110,14 @@ def test_a_job_that_its_minion_ignores_ran_without_a_return_and_is_held_and_neve
     world.run(3600)
     assert (world.state("b", "j1"), world.runs["b", "j1"], world.runs["b", "j2"]) == (State.HELD, 0, 1)
     assert "run without a return" in world.machine.entry("b", "j1").reason.replace("ran", "run")
+
+
+@pytest.mark.parametrize("backoff, waits", [(100.0, 3600.0), (7200.0, 7200.0)])
+def test_the_wait_for_another_try_doubles_up_to_an_hour_or_is_the_backoff_if_that_is_longer(backoff, waits):
+    world = away(backoff=backoff)
+    world.refuse(8, PublishFailed("no", certain=True))
+    world.start("b")
+    assert world.run(30_000, lambda: abs(world.machine.entry("b", "j1").next_at - world.now - waits) < 5.0)
 
 
 def test_publishes_that_matched_no_minion_do_not_show_that_it_knows_the_job():
