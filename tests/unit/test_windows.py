@@ -85,11 +85,8 @@ def test_a_moment_is_read_in_the_zone_unless_it_has_an_offset_of_its_own():
     assert parse_moment("2026-11-28 02:00 -0530", BERLIN) == at("2026-11-28T07:30")
 
 
-def test_a_moment_that_the_clock_shows_twice_is_the_first():
+def test_a_moment_that_the_clock_shows_twice_is_the_first_and_one_that_it_skips_is_when_it_does():
     assert parse_moment("2026-10-25 02:30", BERLIN) == at("2026-10-25T00:30")
-
-
-def test_a_moment_that_the_clock_skips_is_when_it_does():
     assert parse_moment("2026-03-29 02:30", BERLIN) == at("2026-03-29T01:00")
 
 

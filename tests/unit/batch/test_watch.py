@@ -14,20 +14,8 @@ from saltext.jobs.core.errors import JobCacheError, Refused, SiteAway
 from tests.interrupted import FORK, interrupted
 from tests.unit.display.test_text import HARMFUL
 
-SUMMARY = {
-    "total": 5000,
-    "completed": 1200,
-    "failed": 17,
-    "lost": 3,
-    "offline": 250,
-    "killed": 0,
-    "active": 250,
-    "pending": 3280,
-    "state": "running",
-    "rate": 1234.56,
-    "eta_seconds": 98765.0,
-    "engine": True,
-}
+COUNTS = {"total": 5000, "completed": 1200, "failed": 17, "lost": 3, "offline": 250, "active": 250, "pending": 3280}
+SUMMARY = {**COUNTS, "killed": 0, "state": "running", "rate": 1234.56, "eta_seconds": 98765.0, "engine": True}
 
 
 class Terminal(io.StringIO):
@@ -42,12 +30,7 @@ def test_a_line_is_never_wider_than_it_may_be(width):
     line = progress_line(SUMMARY, width)
     assert len(line) <= width
     assert line.lstrip("#. ").startswith("1,470 of 5,000"[: width * 3 // 4 - 2])
-
-
-def test_on_80_columns_nothing_that_matters_is_missing():
-    line = progress_line(SUMMARY, 79)
-    for part in ("1,470 of 5,000 running", "17 failed", "3 lost", "250 offline"):
-        assert part in line
+    assert width < 79 or "1,470 of 5,000 running; 17 failed, 3 lost, 250 offline" in line
 
 
 def test_a_terminal_of_80_columns_is_redrawn_and_does_not_scroll(monkeypatch):
@@ -134,9 +117,11 @@ def quickly(*summaries, timeout=None, display=None, **more):
     return follow("1", answers(*summaries), timeout, display, poll=0.01, **more)
 
 
-def test_the_wait_ends_when_its_time_is_up():
+def test_the_wait_ends_when_its_time_is_up_and_no_command_waits_for_ever_for_an_engine_that_is_gone():
     with pytest.raises(Refused, match=r"has not ended within 0\.05 s; it goes on"):
         quickly(SUMMARY, timeout=0.05)
+    with pytest.raises(Refused, match="No engine drives batch 1"):
+        quickly({**SUMMARY, "engine": False}, engine_patience=0.05)
 
 
 def test_a_wait_outlives_a_database_and_a_job_cache_that_are_away_for_a_moment():
@@ -150,11 +135,6 @@ def test_a_wait_outlives_a_database_and_a_job_cache_that_are_away_for_a_moment()
     assert "a: failed" in lines
     with pytest.raises(Refused, match="the server is away"):
         follow("1", gone, None, None, poll=0.01, engine_patience=0.05)
-
-
-def test_no_command_waits_for_ever_for_an_engine_that_is_gone():
-    with pytest.raises(Refused, match="No engine drives batch 1"):
-        quickly({**SUMMARY, "engine": False}, engine_patience=0.05)
 
 
 def test_ctrl_c_says_that_the_batch_goes_on_and_leaves_the_signal_as_it_was():
