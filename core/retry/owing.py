@@ -55,8 +55,7 @@ class Owing:
         if read.job.obstacle and named is None:
             raise ValueError(f"Job {jid} cannot be delivered: {read.job.obstacle}; name the minions")
         if keyless:
-            names = ", ".join(keyless)
-            log.warning("Batch %s: these minions have no accepted key and are owed nothing: %s", jid, names)
+            log.warning("Batch %s: these minions have no accepted key and are owed nothing: %s", jid, some(keyless, 10))
         asker, wanted_at, count = Identity.from_record(request.get("asker")), self._dated(asked), 0
         reason, ends_at = str(request.get("reason") or "by an operator"), self._queue.now + self._queue.ttl_of(job)
         for minion in filter(read.missing.__contains__, minions):
