@@ -375,7 +375,8 @@ def retry(minion: object = None, jid: object = None) -> Any:
 @runner.verb
 def cancel(minion: object = None, jid: object = None) -> Any:
     """
-    Cancel entries, so that their jobs are not delivered, and return their number. Refused if there are none.
+    Cancel entries, so that their jobs are not delivered, and return their number. Refused if there are none. A job that was
+    published a moment ago is cancelled for the minions that have not returned it yet: they are not owed it later.
 
     An entry whose job is being delivered is cancelled too, but its minion may already run the job: kill it there with
     ``saltutil.kill_job``.

@@ -123,7 +123,7 @@ class Capture:
             return
         job.awaits = None
         self._strike(jid, fact.returned)
-        if read is None or not self._wants(read) or now >= self._queue.end_of_job(read):
+        if read is None or not self.wants(read) or now >= self._queue.end_of_job(read):
             self._close(jid)
         else:
             job.named |= fact.minions.keys()
@@ -132,7 +132,7 @@ class Capture:
             job.killed = {name: kill for name, kill in job.killed.items() if name not in back}
             self._judge(job, read, fact)
 
-    def _wants(self, job: Job) -> bool:
+    def wants(self, job: Job) -> bool:
         """Tell whether a job is kept for absent minions."""
         if job.limits.off or job.kept_out or not job.funs:
             return False

@@ -71,9 +71,7 @@ def _own(opts: Mapping[str, Any]) -> Iterator[Finding]:
     switch, own = engine_options(opts, JOB_RETRY)
     if switch is None or switch is False:
         if is_configured(opts, JOB_RETRY):
-            yield fault(
-                "engine-off", f"the engine is off: {JOB_RETRY} is not set to True in the master's configuration"
-            )
+            yield fault("engine-off", f"the engine is off: {JOB_RETRY} is not True in the master's configuration")
         return
     settings = settings_of(opts, switch, own or None)
     yield from doubts_about(opts, settings)

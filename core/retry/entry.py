@@ -202,11 +202,9 @@ class Entry:
         sent_at, begun_at = record.get("sent_at"), _finite(record.get("begun_at", 0.0))
         if sent_at is not None or begun_at or entry.state in UNDER_WAY:
             # The engine was not there to hear of a start.
-            sent_at = None if sent_at is None else _finite(sent_at)
+            at = None if sent_at is None else _finite(sent_at)
             outcome = Outcome.IN_DOUBT if entry.state is State.CLAIMED else Outcome.TAKEN
-            entry.delivery = Delivery(
-                sent_at=sent_at, sent_before=sent_at, outcome=outcome, begun_at=begun_at, unheard=True
-            )
+            entry.delivery = Delivery(sent_at=at, sent_before=at, outcome=outcome, begun_at=begun_at, unheard=True)
         return entry
 
 

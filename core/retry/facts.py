@@ -139,7 +139,7 @@ class Restored(Fact):
 class Requested(Fact):
     """
     A request, as it was made. Its ``do`` names the function of ``Owing`` that carries it out and returns the answer.
-    ``read``: the job that is to be enqueued.
+    ``read``: the job that is to be enqueued, or cancelled before its time is up.
     """
 
     request: Mapping[str, Any]

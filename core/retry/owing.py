@@ -123,11 +123,18 @@ class Owing:
         return True
 
     def cancel(self, asked: facts.Requested) -> int:
-        """Cancel entries that have not ended. Returns how many."""
+        """Cancel entries that have not ended, and those that a job would get once its time is up. Returns how many."""
         there = [entry for entry in self._selected(asked) if entry.state not in ENDED]
         for entry in there:
             late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
             self._replays.end(entry, State.CANCELLED, f"by an operator{late}")
+        read, minion = asked.read, asked.request.get("minion")
+        if read is not None and read.job is not None and self._capture.wants(read.job):
+            job, ends_at = read.job, self._queue.end_of_job(read.job)
+            names = read.missing.difference(self._queue.minions_of(job.jid))
+            new = sorted(names if minion is None else names & {minion})
+            added = (self._capture.add(job, name, "by an operator", ends_at, State.CANCELLED) for name in new)
+            there += filter(None, added)
         return len(there)
 
     def purge(self, asked: facts.Requested) -> int:

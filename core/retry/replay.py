@@ -57,13 +57,10 @@ class Turns:
 
     def first(self, backlog: Backlog) -> Entry | None:
         """Return the entry that it may already have, else the one published first. A shut window holds up no other entry."""
-        return min(filter(self._may_go, backlog.entries.values()), key=self._turn, default=None)
-
-    def _may_go(self, entry: Entry) -> bool:
-        return entry.state in UNDER_WAY or (entry.state is State.PENDING and self.may_be_sent(entry))
-
-    def _turn(self, entry: Entry) -> tuple[bool, float, str]:
-        return entry.state not in UNDER_WAY, self._queue.jobs[entry.jid].published_at, entry.jid
+        there, jobs = backlog.entries.values(), self._queue.jobs
+        under_way = [entry for entry in there if entry.state in UNDER_WAY]
+        free = under_way or [entry for entry in there if entry.state is State.PENDING and self.may_be_sent(entry)]
+        return min(free, key=lambda entry: (jobs[entry.jid].published_at, entry.jid), default=None)
 
     def may_be_sent(self, entry: Entry) -> bool:
         """Tell whether windows let an entry be sent: its window is open, or an operator wants it now."""

@@ -304,6 +304,8 @@ class RetryShell:
                 if request["do"] == "enqueue":
                     read = await self._cache_worker.call(self._ports.reader.read, str(jid))
                 await self._proof.read_on()
+                if request["do"] == "cancel" and jid in self.machine.capture.open:  # its time is not up yet
+                    read = await self._cache_worker.call(self._ports.reader.read, str(jid))
                 for effect in self.step(facts.Requested(request, read)):
                     if isinstance(effect, facts.Answer):
                         return effect.value

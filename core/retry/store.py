@@ -141,22 +141,15 @@ def owed_of(opts: Mapping[str, Any], jid: str) -> dict[str, tuple[bool, float, s
     :raises OSError:
     """
     # Requests first: one that is answered meanwhile has its entries in the queue.
-    asked = [
-        request
-        for request in requests.waiting(opts, JOB_RETRY)
-        if (request.get("do"), request.get("jid")) == ("enqueue", jid)
-    ]
+    waiting, wanted = requests.waiting(opts, JOB_RETRY), ("enqueue", jid)
+    asked = [request for request in waiting if (request.get("do"), request.get("jid")) == wanted]
     store = RetryStore(site_of(opts))
     done = store.done(jid)
     found = {minion: (False, record["sent_at"], "") for minion, record in done.items() if "sent_at" in record}
     for entry, _ in store.entries(jid=jid):
-        is_owed = entry.state not in ENDED
-        told = f"{entry.state.value}, {entry.reason}"
-        found[entry.minion] = (
-            is_owed,
-            entry.queued if is_owed else entry.since,
-            f"owed by job_retry: {told}" if is_owed else f"no longer owed by job_retry: {told}",
-        )
+        is_owed, told = entry.state not in ENDED, f"owed by job_retry: {entry.state.value}, {entry.reason}"
+        since = entry.queued if is_owed else entry.since
+        found[entry.minion] = is_owed, since, told if is_owed else f"no longer {told}"
     for minion in {minion for request in asked for minion in request.get("minions") or ()}:
         found[minion] = True, 0.0, "handed to job_retry, which has not taken it yet"
     return found

@@ -182,3 +182,20 @@ def test_a_kill_ends_what_was_requested_before_it_even_if_the_clock_was_set_back
     world.boot()
     world.run(600)
     assert world.state("b", "j1") is State.CANCELLED
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+def test_a_job_that_is_cancelled_before_its_time_is_up_is_delivered_to_nobody(is_down):
+    world = World()
+    world.stop("b")
+    world.publish("j1")
+    if is_down:
+        world.crash()
+    world.request("cancel", minion="b", jid="j1")
+    if is_down:
+        world.boot()
+    world.run(60)
+    assert world.state("b", "j1") is State.CANCELLED
+    world.start("b")
+    world.run(300)
+    assert (world.runs["b", "j1"], world.runs["a", "j1"]) == (0, 1)
