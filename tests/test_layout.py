@@ -217,9 +217,7 @@ def test_an_adapter_does_bring_in_salt():
 
 def test_the_options_of_the_calling_loader_come_from_one_place():
     # Patches of Salt before 3006.10 and 3007.2 do not have them there, and a module that imports them would not load.
-    users = {
-        name for name, path in modules().items() if any("loader.dunder" in found for found in imported_names(path))
-    }
+    users = {name for name, path in modules().items() if any("loader.dunder" in each for each in imported_names(path))}
     assert users == {"saltext.jobs.core.compat"}
 
 

@@ -38,9 +38,7 @@ def digits_of_any_script(tree):
     """Lines that ask a str for digits or letters, and not whether it is ASCII."""
     for line in ast.walk(tree):
         if isinstance(line, (ast.BoolOp, ast.Return, ast.Assign, ast.If, ast.comprehension, ast.Assert, ast.Expr)):
-            asked = {
-                node.func.attr for node in ast.walk(line) if isinstance(getattr(node, "func", None), ast.Attribute)
-            }
+            asked = {it.func.attr for it in ast.walk(line) if isinstance(getattr(it, "func", None), ast.Attribute)}
             if asked & _METHODS and "isascii" not in asked:
                 yield ast.unparse(line)
 

@@ -108,13 +108,12 @@ class Catalog:
         """Ask the retry queue about minions handed over to it: those that are owed nothing any more count as offline."""
         if batch.spec.offline != "queue" or self._owed is None:
             return
-        told = self._told.setdefault(batch.spec.jid, {})
+        jid = batch.spec.jid
+        told = self._told.setdefault(jid, {})
         try:
-            owed = self._owed(batch.spec.jid)
+            owed = self._owed(jid)
         except (OSError, ValueError) as exc:
-            _quiet.warning(
-                "owed", "It is not known whether minions of batch %s are still owed its job: %s", batch.spec.jid, exc
-            )
+            _quiet.warning("owed", "It is not known whether minions of batch %s are still owed its job: %s", jid, exc)
             return
         for minion, member in batch.members.items():
             if member.ended is not Outcome.QUEUED:
@@ -309,9 +308,8 @@ def _summary_of_salt(state: Mapping[str, Any], now: float, is_seen: bool = True)
 def _minions_of_salt(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the minions of a batch of Salt's own in the form of ``summary.minions``."""
     found = {minion: summary.minion_record("pending", state.get("created")) for minion in state.get("pending") or ()}
-    found |= {
-        name: summary.minion_record("active", since, None, since) for name, since in (state.get("active") or {}).items()
-    }
+    active = state.get("active") or {}
+    found |= {minion: summary.minion_record("active", since, None, since) for minion, since in active.items()}
     for minion, data in (state.get("done") or {}).items():
         code = retcode_of(data) if isinstance(data, Mapping) else None
         found[minion] = summary.minion_record("failed" if code else "completed", None, code)

@@ -62,18 +62,23 @@ def _runs(batch: Batch, minion: str, evidence: Evidence, now: float) -> bool:
 
 
 def started(batch: Batch, fact: facts.Started, now: float) -> list[Effect] | None:
-    if fact.minion not in batch.flights or batch.flights[fact.minion].restarted:
+    """A minion has started, and has forgotten which jids it knew: one that was put back cannot be sent the job again."""
+    minion, known = fact.minion, batch.members.get(fact.minion)
+    if known is not None and known.was_put_back:
+        batch.settle(minion, Outcome.LOST, now, None)
+    elif minion not in batch.flights or batch.flights[minion].restarted:
         return None
-    batch.change(fact.minion).starts(now)
+    batch.change(minion).starts(now)
     return []
 
 
 def doubt_silence(batch: Batch, _fact: facts.Fact, _now: float) -> list[Effect]:
-    """Events may have been lost: a minion that was not heard to begin may have begun."""
+    """Events may have been lost: a minion that was not heard to begin may have begun, and those put back have restarted."""
+    again = look_for(batch, [name for name, known in batch.members.items() if known.was_put_back], Step.LOOKING)
     for minion, known in batch.flights.items():
         if not (known.begun_at or known.unheard):
             batch.change(minion).unheard = True
-    return []
+    return again
 
 
 def ticked(batch: Batch, _fact: facts.Tick, now: float) -> list[Effect]:
@@ -150,12 +155,6 @@ def hand_over(batch: Batch, now: float) -> None:
 
 
 # -- kills ------------------------------------------------------------------------------------------------------------
-
-
-def kill_all(batch: Batch, now: float) -> list[Effect]:
-    """An operator wants the job killed: do so where it was not done yet, unless the publish is still under way."""
-    late = [minion for minion, known in batch.flights.items() if not known.kills and known.step is not Step.SENDING]
-    return kill(batch, late, now)
 
 
 def killed(batch: Batch, fact: facts.Done, _now: float) -> list[Effect]:

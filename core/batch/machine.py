@@ -51,13 +51,16 @@ def _advance(batch: Batch, now: float) -> list[Effect]:
         return []
     overdrawn = "" if batch.halted else batch.overdrawn()
     effects = batch.halt(overdrawn) if overdrawn else []
-    if batch.killing:
-        effects += ending.kill_all(batch, now)
+    if batch.killing:  # also where it was not done yet, unless the publish is still under way
+        late = [minion for minion, known in batch.flights.items() if not known.kills and known.step is not Step.SENDING]
+        effects += ending.kill(batch, late, now)
     if not batch.is_over():
         effects += _go_on(batch, now)
     ending.hand_over(batch, now)
     if not batch.is_over():
         return effects
+    for minion in [name for name, known in batch.members.items() if known.was_put_back]:
+        batch.settle(minion, Outcome.LOST, now, None)
     batch.finished = now
     batch.paused = batch.pace.checking = None
     # The counts of a halted batch have changed since that was announced.

@@ -93,7 +93,13 @@ class Member(Delivery):
     @property
     def relies_on_memory(self) -> bool:
         """Whether it is sent the job again only because it still knows the jid, if it did receive the job."""
-        return bool(self.idle) and self.sent_at is not None and not (self.has_begun or self.restarted)
+        has_it = self.sent_at is not None and self.said is not Said.NEVER and not self.has_begun
+        return has_it and bool(self.idle) and not self.restarted
+
+    @property
+    def was_put_back(self) -> bool:
+        """Whether it is pending again, but may have received the job: once it restarts, it is not sent that again."""
+        return self.step is None and self.ended is None and self.relies_on_memory
 
     @property
     def is_failure(self) -> bool:
@@ -155,10 +161,8 @@ def answered(member: Member, spec: Spec) -> Step:
         return Step.LOOKING_AGAIN
     if member.last in (Evidence.IDLE, Evidence.FETCHED):
         # Its return may still be on the way.
-        is_believed = (
-            member.idle >= IDLE_ANSWERS or member.last is Evidence.FETCHED or (member.kills and member.begun_at)
-        )
-        return Step.ANSWERED if is_believed else Step.WAITING
+        sure = member.idle >= IDLE_ANSWERS or member.last is Evidence.FETCHED or (member.kills and member.begun_at)
+        return Step.ANSWERED if sure else Step.WAITING
     return Step.WAITING
 
 

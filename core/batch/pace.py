@@ -144,8 +144,7 @@ class Pace(Part):
 
     def warm(self, now: float) -> None:
         """Free the slots that were kept empty long enough."""
-        while self.cooling and self.cooling[0] <= now:
-            self.cooling.pop(0)
+        self.cooling = [until for until in self.cooling if until > now]
 
     @property
     def longest(self) -> float:

@@ -267,9 +267,8 @@ class BatchShell:
             except StateError as exc:
                 store.set_aside(jid)
                 log.error("Batch %s is set aside and the others go on: %s", jid, exc)
-        for batch in found:
-            if batch is not None:
-                self._take_in(batch)
+        for batch in filter(None, found):
+            self._take_in(batch)
 
     def _forget_old(self) -> None:
         now = self._ports.wall()

@@ -76,9 +76,7 @@ class BatchStore(Batches):
             batch = Batch.of_rows(asked, _unpacked(body), each)
             summary(batch, batch.created)  # raises now if the runner or the engine would later
         except Exception as exc:  # values that are nonsense may raise anything
-            raise StateError(
-                f"batch {jid} in {self._tables.place} cannot be read: {type(exc).__name__}: {exc}"
-            ) from exc
+            raise StateError(f"batch {jid} in {self._tables.place} cannot be read: {exc!r}") from exc
         return batch
 
     def forget(self, kind: Kind, before: float) -> list[str]:

@@ -20,9 +20,7 @@ from tests.waiting import wait_for
 
 ENGINES = (BATCH_MANAGER, JOB_RETRY)
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
-in_a_cluster = pytest.mark.skipif(
-    salt.version.__saltstack_version__.major < 3007, reason="clusters came with Salt 3007"
-)
+in_a_cluster = pytest.mark.skipif(salt.version.__saltstack_version__.major < 3007, reason="clusters came in Salt 3007")
 
 
 def leader(master, engine=BATCH_MANAGER):

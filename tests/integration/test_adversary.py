@@ -159,9 +159,7 @@ def test_a_hostile_accepted_minion_controls_nothing_and_delays_no_other(master, 
         echoed = salt_cli(master, "g1", "test.echo", word)
         assert echoed.data == word, echoed
         for jid in (good, bad):
-            wait_for(
-                lambda jid=jid: look_at(master, "batch.status", jid)["finished"], 120, what=f"batch {jid} has ended"
-            )
+            wait_for(lambda jid=jid: look_at(master, "batch.status", jid)["finished"], 120, what=f"batch {jid} ends")
         done, halted = run("batch.status", good), run("batch.status", bad)
         assert (done["completed"], done["success"], work.begun(), work.most_at_once()) == (2, True, 2, 1), done
         assert (halted["failed"], halted["halted"], halted["success"], failing.begun()) == (1, True, False, 1), halted

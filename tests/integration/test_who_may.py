@@ -259,9 +259,7 @@ def test_a_user_of_the_runners_may_look_stop_and_pause_and_is_named(api, run, jo
     assert run("batch.status", jid)["stopped_by"] == "sharedsecret:root"
 
 
-def test_a_user_who_may_not_publish_a_job_sees_none_of_its_returns_and_cannot_repeat_it(
-    master, front, api, python, jobs
-):
+def test_a_user_who_may_not_publish_a_job_sees_no_return_of_it_and_cannot_repeat_it(master, front, api, python, jobs):
     key = pathlib.Path(master.config["cachedir"], ".anna_key").read_text(encoding="utf-8")
     calls = [
         ("batch.failures", [jobs["failed"]], {}),
@@ -365,9 +363,7 @@ def test_a_minion_may_start_a_batch_only_where_it_is_named(master, run, look):
 # -- nobody knows who -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(
-    not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first release that has master_async_mworker"
-)
+@pytest.mark.skipif(not compat.HAS_NATIVE_BATCHES, reason="Salt 3008 is the first with master_async_mworker")
 def test_an_unknown_caller_may_look_at_everything_and_do_nothing(salt_factories):
     daemon = make_master(
         salt_factories,

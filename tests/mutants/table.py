@@ -89,8 +89,8 @@ _TABLE = (
     (
         "a minion that restarted is sent the job a second time",
         "core/batch/ending.py",
-        "batch.change(fact.minion).starts(now)",
-        "batch.change(fact.minion).unheard = True",
+        "batch.change(minion).starts(now)",
+        "batch.change(minion).claimed = False",
         RESTARTS,
     ),
     (
@@ -232,8 +232,8 @@ _TABLE = (
     (
         "a newer job overtakes an older one",
         "core/retry/replay.py",
-        "not in UNDER_WAY, self._queue.jobs[entry.jid].published_at,",
-        "not in UNDER_WAY, -self._queue.jobs[entry.jid].published_at,",
+        "key=lambda entry: (jobs[entry.jid].published_at,",
+        "key=lambda entry: (-jobs[entry.jid].published_at,",
         "tests/unit/retry/test_machine.py::test_jobs_are_replayed_oldest_first_one_at_a_time",
     ),
     (

@@ -159,9 +159,7 @@ def test_every_bank_of_the_code_is_in_the_table_of_banks_and_no_other():
 def test_the_reference_has_every_module(kind):
     modules = [path.stem for path in (CHECKOUT / kind).glob("[!_]*.py")]
     assert modules
-    assert all(
-        f"automodule:: saltext.jobs.{kind}.{module}\n" in page(f"docs/reference/{kind}.md") for module in modules
-    )
+    assert all(f"automodule:: saltext.jobs.{kind}.{name}\n" in page(f"docs/reference/{kind}.md") for name in modules)
 
 
 def test_the_readme_has_absolute_links_so_that_they_lead_somewhere_wherever_it_is_shown():

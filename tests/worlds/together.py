@@ -130,16 +130,15 @@ class Together(Misfortunes, Both):
         self.must(self.limit is None or total <= self.limit, f"{running} run, and {self.limit} may")
 
     def wants_part(self, jid, names):
-        self.must(
-            not self._is_late(self.paused.get(jid), HEEDED), f"{jid} is sent to {sorted(names)}, and it is paused"
-        )
+        self.must(not self._is_late(self.paused.get(jid), HEEDED), f"{jid} goes to {sorted(names)}, and it is paused")
 
     def wants_hand_over(self, jid, names):
         what = f"{sorted(names)} of {jid} are handed over"
         self.must(self.specs[jid].offline == "queue", f"{what}, and nobody has asked for that")
         self.must(not self._is_late(self.paused.get(jid), HEEDED), f"{what}, and it is paused")
         self.must(not self._is_late(self.stopped.get(jid), HEEDED), f"{what}, and it was stopped")
-        self.must(not any((name, jid) in self.returned for name in names), f"{what}, and have returned")
+        had_time = self.now > self.trouble_at + HEEDED
+        self.must(not (had_time and any((name, jid) in self.returned for name in names)), f"{what}, and have returned")
         running = [name for name in self.running(jid) if (name, jid) not in self.unseen]
         self.must(not running, f"{what}, and {running} still run it")
         self.offered |= {(name, jid) for name in names}
@@ -387,9 +386,7 @@ class Together(Misfortunes, Both):
         key, retcode = (name, jid), self.minions[name].retcode
         if key in self.returned:
             expected = ("failed", "timed_out") if retcode else ("completed",)
-            assert state in expected or (batch.halted and state is None), (
-                f"{key} has returned {retcode}, and is {state}"
-            )
+            assert state in expected or (batch.halted and state is None), f"{key} returned {retcode}, and is {state}"
             return
         assert state != "completed", f"{key} has not returned, and is {state}"
         reached = {"killed": {"saltutil.kill_job"}, "timed_out": {"saltutil.kill_job", "saltutil.term_job"}}.get(state)
@@ -513,9 +510,7 @@ class Rollouts(Together):
         gates = gates_of(spec.batch, spec.counts) if spec.check else []
         passed = sum(len(begun) > before for before in gates)
         what = f"{sorted(names)} are sent {jid}"
-        self.must(
-            passed <= len(self.checked[jid]), f"{what} after {passed} stages, and {self.checked[jid]} are checked"
-        )
+        self.must(passed <= len(self.checked[jid]), f"{what} after {passed} stages, {self.checked[jid]} are checked")
         self.must(not self._is_late(self.refused_at.get(jid), HEEDED), f"{what}, and a check was not passed")
         self.sent_at.update({(name, jid): self.now for name in names})
 

@@ -77,9 +77,7 @@ def test_the_function_of_a_check_is_a_job_as_well(opts):
     assert "may not publish cmd.run" in lacking(opts, TOKEN, "ann", "sharedsecret", check=check)
 
 
-@pytest.mark.parametrize(
-    ("fun", "reason"), [("survey.x", ""), ("salt.execute", "ann may not call the runner function")]
-)
+@pytest.mark.parametrize("fun, reason", [("survey.x", ""), ("salt.execute", "ann may not call the runner function")])
 def test_the_runner_function_of_a_check_gets_the_access_list_as_it_is_now(opts, fun, reason):
     check = {"kind": "runner", "fun": fun, "arg": [], "kwargs": {}}
     limits = {"name": "ann", "grants": ["test.*", "@runner"]}

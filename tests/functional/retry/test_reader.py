@@ -175,9 +175,7 @@ def test_a_signal_that_this_master_published_says_for_which_job_and_minions_it_i
 
 
 @pytest.mark.parametrize("other", ["test.ping", "saltutil.running", "state.apply"])
-def test_a_signal_that_a_permitted_function_has_carried_ends_nothing_that_is_owed_and_is_not_owed(
-    opts, job_cache, other
-):
+def test_a_signal_that_a_permitted_function_carries_ends_nothing_that_is_owed_and_is_not_owed(opts, job_cache, other):
     accept(opts, "a")
     load = load_of(fun=[other, "saltutil.kill_all_jobs"], arg=[[], []])
     assert not any(isinstance(fact, Kill) for fact in of_record(publish_of(JID, load, ["a"])))

@@ -124,9 +124,7 @@ def test_a_pause_counts_at_once_even_if_the_engine_is_down(opts, runner):
 def test_a_request_is_left_for_an_engine_that_is_down(opts, runner):
     assert runner["job_retry.cancel"](jid=JID) is None
     waiting = list(Service(opts, JOB_RETRY, None).taken())
-    assert [request for _, request in waiting] == [
-        {"do": "cancel", "minion": None, "jid": JID, "user": getpass.getuser()}
-    ]
+    assert [asked for _, asked in waiting] == [{"do": "cancel", "minion": None, "jid": JID, "user": getpass.getuser()}]
 
 
 @pytest.fixture

@@ -35,9 +35,7 @@ def examined(opts, **more):
 
 def faults(found):
     told = said(found, FAULT)
-    return [
-        f"{one['part']}: {text}" if one["part"] else text for one, text in zip(found["findings"], told, strict=False)
-    ]
+    return [f"{it['part']}: {text}" if it["part"] else text for it, text in zip(found["findings"], told, strict=False)]
 
 
 @pytest.mark.parametrize(("master_job_cache", "told"), [("salt_cache", "works"), ("local_cache", "not configured")])
@@ -96,9 +94,7 @@ def test_open_work_without_an_engine_is_a_fault_whatever_is_configured(opts):
         "batch_manager: batches that have not ended: 1, and no batch_manager engine is configured: add it to `engines:`"
         in told
     )
-    assert any(
-        fault.startswith("job_retry: jobs that are owed to minions: 1, and no job_retry engine") for fault in told
-    )
+    assert any(line.startswith("job_retry: jobs that are owed to minions: 1, and no job_retry engine") for line in told)
     parts = [fault.partition(":")[0] for fault in told if fault.startswith(("batch_manager:", "job_retry:"))]
     assert parts == sorted(parts), "the findings come in the order of the parts"
 

@@ -147,9 +147,7 @@ def test_the_arguments_of_a_job_are_shown_to_its_own_user_and_to_those_who_may_l
 
 @pytest.mark.parametrize("native", [False, True], ids=["ours", "of Salt's own"])
 @pytest.mark.parametrize(("publisher", "own"), PUBLISHERS)
-def test_the_arguments_of_a_batch_are_shown_to_its_own_user_and_to_those_who_may_list_jobs(
-    opts, publisher, own, native
-):
+def test_arguments_of_a_batch_are_shown_to_its_own_user_and_to_those_who_may_list_jobs(opts, publisher, own, native):
     owner = publisher if isinstance(publisher, dict) else {}
     if native:
         own = False

@@ -63,9 +63,7 @@ def test_a_wrong_call_is_one_line_on_standard_error_and_no_success(salt_run, cal
     assert line in complaint
 
 
-@pytest.mark.parametrize(
-    ("output", "said"), [("json", "false"), ("yaml", "false"), ("raw", "False"), ("jobs_table", "")]
-)
+@pytest.mark.parametrize("output, said", [("json", "false"), ("yaml", "false"), ("raw", "False"), ("jobs_table", "")])
 def test_a_script_that_asks_for_an_outputter_gets_false_on_standard_output(salt_run, output, said):
     printed, complaint, returned = salt_run("batch.stop", "20200101000000000000", output=output)
     assert (printed.splitlines()[:1], returned["success"], returned["retcode"]) == ([said] if said else [], False, 1)

@@ -34,9 +34,7 @@ def sites(form, tmp_path, request):
 def postgresql_sites(tmp_path, servers):
     """Two masters with cachedirs of their own, and one new database."""
     options = servers("postgresql").make_database(f"site{uuid.uuid4().hex[:12]}")
-    masters = [
-        {**options, **masters_key(tmp_path), "cachedir": str(tmp_path / name), "id": name} for name in ("a", "b")
-    ]
+    masters = [{**options, **masters_key(tmp_path), "cachedir": str(tmp_path / name), "id": name} for name in "ab"]
     return [site_of({**opts, **SHARED}) for opts in masters]
 
 

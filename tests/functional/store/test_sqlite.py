@@ -102,9 +102,7 @@ class TestTheFile:
             sql.execute("CREATE TABLE theirs (x)")
         for content in (b"[main]\nkey = value\n" * 500, content_of(elsewhere), None):
             pathlib.Path(path).write_bytes(content) if content else os.symlink(elsewhere, path)
-            with pytest.raises(
-                SaltCacheError, match=r"cache\.sqlite is (no database|a database of another|a link: set)"
-            ):
+            with pytest.raises(SaltCacheError, match=r" is (no database|a database of another|a link: set)"):
                 salt.cache.Cache(opts).store("bank", "key", 1)
             assert content_of(path) == (content or content_of(elsewhere))
             os.unlink(path)

@@ -25,9 +25,7 @@ def test_the_master_goes_on_when_the_server_of_its_job_cache_is_back(salt_factor
         assert "Traceback" not in salt_run(master, "jobs.list_jobs").stdout
         assert master.is_running()
         server.start()
-        wait_for(
-            lambda: salt_cli(master, "kept", "test.echo", "after").data == "after", what="the master publishes again"
-        )
+        wait_for(lambda: salt_cli(master, "kept", "test.echo", "after").data == "after", what="it publishes again")
         jobs = ask_runner(master, "jobs.list_jobs", "search_function=test.echo")
         said = {job["Arguments"][0] for job in jobs.values()}
         assert {"before", "after"} <= said <= {"before", "meanwhile", "after"}

@@ -68,9 +68,7 @@ class FakeMinion:
     acknowledges: bool = True
     stubborn: bool = False  # its job does not end when it is told to terminate
     started: float = 0.0  # when its process started, if that was after the beginning
-    answers: dict = dataclasses.field(
-        default_factory=dict
-    )  # {function: (return, retcode)} of those that it runs at once
+    answers: dict = dataclasses.field(default_factory=dict)  # {function: (return, retcode)} of what it runs at once
     known: set = dataclasses.field(default_factory=set)  # jids that it has received since it started
     runs: dict = dataclasses.field(default_factory=dict)  # jid -> the timer of its end
     begun: list = dataclasses.field(default_factory=list)  # (jid, when)

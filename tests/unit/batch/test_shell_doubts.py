@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import minions as minions_of
 from saltext.jobs.core.display.text import local
+from saltext.jobs.core.errors import PublishFailed
 from tests.unit.batch.shell_bench import JID, QUESTION, FakeMinion, ShellBench
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -78,6 +80,33 @@ def test_a_batch_that_waits_for_silent_minions_says_until_when_at_most(tmp_path,
         assert begins == "waits for a sign of life of minions that do not answer"
         assert local(bench.end().finished, None)[:16] <= latest.removesuffix(" at the latest")
         assert bench.states() == {"a": "completed", "b": "failed"}
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_minion_that_restarts_before_it_is_sent_the_job_again_is_lost(tmp_path, heard):
+    minion = FakeMinion("a", seconds=10_000, acknowledges=False)
+    with bench_of(tmp_path, minion) as bench:
+        publish = bench.master.publish
+
+        async def slowly(fun, *args, **kwargs):
+            await publish(fun, *args, **kwargs)
+            await compat.sleep(1.0)
+            minion.runs.clear()
+            bench.master.publish = publish
+            raise PublishFailed("the master did not answer in time", certain=False)
+
+        bench.master.publish = slowly
+        bench.begin("a", "1", **QUICK)
+        bench.run(0.5)
+        bench.reply("pause")
+        bench.run(60)
+        bench.master.restart_minion("a", heard)
+        if not heard:
+            bench.restart()
+        bench.run(60)
+        bench.reply("resume")
+        bench.end()
+        assert (bench.states(), bench.master.jobs()) == ({"a": "lost"}, ["a"])
 
 
 # -- what minions have on record ----------------------------------------------------------------------------------------

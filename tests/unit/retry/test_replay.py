@@ -165,9 +165,6 @@ def test_a_long_job_is_asked_about_the_less_often_the_longer_it_runs():
     assert (world.machine.total, world.runs["b", "j1"]) == (0, 1)
 
 
-# -- an engine that lives for moments ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("away", ["b", "bcd"])
 def test_a_minion_that_was_long_away_gets_its_jobs_one_right_after_the_other(away):
     world = World(minions=tuple(away), duration=0.05)
