@@ -137,6 +137,8 @@ class Consumer:
                 self.lose(self._reading.take(room))
             has_more = self._reading.has_more
         rows = {row.key: row for row in self.outbox.ready(time.time(), _AHEAD + _REFUSED)}
+        oldest = min((row.at for row in rows.values() if not row.tries), default=None)
+        self._counts = self._counts._replace(oldest=oldest)  # the recipient may hang from here on
         done = self._round(rows)
         self._keep()
         return done, has_more or done < len(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 import tracemalloc
 import uuid
@@ -252,6 +253,17 @@ def test_a_question_of_an_engine_is_neither_recorded_nor_lost(make, jid):
     stage.job_cache.give_back(jid, "m1", True, fun="test.ping")
     stage.settle()
     assert (stage.figures["dropped"], stage.returns, stage.returner.loads) == (0, [], [])
+
+
+def test_the_age_of_what_hangs_in_a_returner_is_told(stage, jid):
+    gate = threading.Event()
+    stage.returner.refuses = lambda ret: not gate.wait(60)
+    stage.job_cache.publish(jid)
+    stage.settle()
+    stage.job_cache.give_back(jid, "m1")
+    assert stage.until(lambda: stage.figures["lag"] > 2)
+    gate.set()
+    assert stage.until(lambda: not stage.figures["lag"]) and stage.returns == [(jid, "m1", "x")]
 
 
 @pytest.mark.parametrize("can_be_asked", [True, False])
