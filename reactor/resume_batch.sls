@@ -21,7 +21,7 @@ import re
 
 from saltext.jobs.core.master.reactions import may_act
 
-_TAG = re.compile(r"operations/resume/([0-9]{20})")
+_TAG = re.compile(r"operations/resume/([0-9]{20}(_[0-9]{1,9})?)")  # unique_jid adds the process id
 
 
 def run():

@@ -81,3 +81,10 @@ def test_an_event_with_too_many_fields_is_not_searched_and_the_log_says_so(large
     assert caplog.messages.count(
         "Starting no batch, because the event is not as start_batch.sls says: it has other fields too"
     ) == (name == "start_batch.sls")
+
+
+@pytest.mark.parametrize("jid", ["20260516101112131415", "20260516101112131415_4711"])
+def test_a_batch_is_resumed_whatever_form_its_jid_has(jid):
+    assert react("resume_batch.sls", f"operations/resume/{jid}", {})["resume"]["runner.batch.resume"] == [
+        {"args": [{"jid": jid}]}
+    ]
