@@ -45,9 +45,10 @@ export function moment(at) {
   return `${local} ${ahead < 0 ? "-" : "+"}${two(Math.floor(Math.abs(ahead) / 60))}:${two(Math.abs(ahead) % 60)}`;
 }
 
-/** Return a time as Salt writes it, without what is below a second. */
-export function stamp(text) {
-  return line(typeof text === "string" ? text.replace(/\.\d+$/, "") : text, 40);
+/** Return when a job was published, as its jid says, which is in UTC; a dash if the jid is no time. */
+export function published(jid) {
+  const [, date, time] = /^(\d{8})(\d{6})\d{6}/.exec(jid) ?? [null, "", ""];
+  return moment(Date.parse(`${date.replace(/(....)(..)/, "$1-$2-")}T${time.replace(/(..)(..)/, "$1:$2:")}Z`) / 1000);
 }
 
 /** Return the time of day of a moment, in the user's own zone. */

@@ -1,7 +1,7 @@
 // One job with its returns.
 
 import { el, replace, say, set, to } from "../dom.js";
-import { count, line, name, stamp, target } from "../format.js";
+import { count, line, name, published, target } from "../format.js";
 import { draftOf } from "../model/draft.js";
 import { FATES, countsOf, returnsOf, worstFirst } from "../model/jobs.js";
 import { statesOf, textOf } from "../model/returned.js";
@@ -76,7 +76,7 @@ export class JobView {
     const found = countsOf(this.returns);
     say(this.head, `${count(found.returned + found.failed)} of ${count(this.returns.length)} returned${found.failed ? `, ${count(found.failed)} failed` : ""}`);
     facts(this.facts, [["Ran", el("span", { class: "id" }, line([this.ran.fun, ...this.ran.arguments].join(" "), 500))], ["Target", target(job.Target, job["Target-type"])], ["User", line(job.User)],
-      ["Published (master's clock)", stamp(job.StartTime)]]);
+      ["Published", published(this.jid)]]);
     for (const { state, node } of this.chips) {
       say(node, `${count(found[state])} ${name(state)}`);
       node.hidden = !found[state] && !this.states.has(state);

@@ -1,7 +1,7 @@
 // Search for jobs in the job cache.
 
 import { el, say, to } from "../dom.js";
-import { count, line, stamp } from "../format.js";
+import { count, line, published } from "../format.js";
 import { isQuestion } from "../model/events.js";
 import { commandOf } from "../model/jobs.js";
 import { Table, Trouble, cell, choice, field } from "./parts.js";
@@ -40,7 +40,7 @@ export class JobsView {
     this.fresh = el("button", { type: "button", onclick: () => this.load() });
     this.fresh.hidden = true;
     this.older = el("button", { type: "button", onclick: () => this.more() }, "Show older ones");
-    this.table = new Table("Jobs", ["Job", "Target", "User", "Published (master's clock)", "Returns"], (job) => String(job.JID), (job) => this.row(job), LIMIT);
+    this.table = new Table("Jobs", ["Job", "Target", "User", "Published", "Returns"], (job) => String(job.JID), (job) => this.row(job), LIMIT);
     this.running = new Running(app);
     this.node = el("section", {}, this.running.node,
       el("form", { class: "search", onsubmit: (event) => { event.preventDefault(); this.search(); } },
@@ -111,7 +111,7 @@ export class JobsView {
   }
 
   row(job) {
-    const [returns, published] = [cell(), cell()];
+    const [returns, since] = [cell(), cell()];
     const jid = String(job.JID);
     const tgt = Array.isArray(job.Target) ? job.Target.join(",") : job.Target;
     return {
@@ -119,11 +119,11 @@ export class JobsView {
         [el("a", { href: to("jobs", jid) }, line(commandOf(job), 100)), el("br"), el("span", { class: "jid" }, jid)],
         el("span", { class: "id" }, line(tgt, 60)),
         line(job.User, 40),
-        published.node,
+        since.node,
         returns.node,
       ],
       set: (now) => {
-        published.set(now.Unsent ? "not yet: its batch waits" : stamp(now.StartTime));
+        since.set(now.Unsent ? "not yet: its batch waits" : published(jid));
         returns.set([`${count(now.Returned)}${now.Minions ? ` of ${count(now.Minions)}` : ""}`, now.Failed && `${count(now.Failed)} failed`, now.Missing && `${count(now.Missing)} not returned`].filter(Boolean).join(", "));
       },
     };

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { plain } from "../../../console/dom.js";
-import { block, line, typed } from "../../../console/format.js";
+import { block, line, moment, published, typed } from "../../../console/format.js";
 import { parse } from "../../../console/json.js";
 import { Parser } from "../../../console/stream.js";
 
@@ -21,6 +21,11 @@ test("the event stream is taken apart wherever it is cut", () => {
     for (let at = 0; at < text.length; at += size) parser.feed(text.slice(at, at + size));
     assert.deepEqual(heard, [1, 3]);
   }
+});
+
+test("a job was published when its jid says in UTC, which is shown in the zone of the browser", () => {
+  for (const more of ["", "_4711"]) assert.equal(published(`20260516101112131415${more}`), moment(1778926272));
+  for (const other of ["deploy-7", "20260516", "99999999999999999999"]) assert.equal(published(other), "–");
 });
 
 test("a typed value gets the type that it looks like", () => {
