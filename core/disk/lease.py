@@ -34,6 +34,7 @@ class Leader(NamedTuple):
     master: str = ""  # the id of its master
     run: str = ""  # an id of this run of the master, which changes with a restart
     place: str = ""  # of the database that it works in; empty if it is not known
+    key: str = ""  # tells whether another process seals with the same key; empty if it seals nothing
 
     def __str__(self) -> str:
         return f"{self.pid} of {self.user} on {self.host}{self.master and f', master {self.master}'}"
@@ -60,13 +61,13 @@ def leader_of(line: bytes) -> Leader | None:
         return None
 
 
-def this_process(epoch: int, master: str, run: str, place: str = "") -> Leader:
+def this_process(epoch: int, master: str, run: str, place: str = "", key: str = "") -> Leader:
     """Return this process as the leader of an epoch."""
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         user = str(os.geteuid())
-    return Leader(os.getpid(), user, socket.gethostname(), VERSION, epoch, master, run, place)
+    return Leader(os.getpid(), user, socket.gethostname(), VERSION, epoch, master, run, place, key)
 
 
 class Lead(NamedTuple):

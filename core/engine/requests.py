@@ -46,14 +46,21 @@ def is_running(opts: Mapping[str, Any], engine: str) -> bool:
     return site_of(opts).lead(engine) is not None
 
 
-def differs(opts: Mapping[str, Any], engine: str, process: Leader | None) -> str:
-    """Say that the process of an engine is known to have another version or database, and what to do; empty if not."""
-    here = site_of(opts).place
-    if process is not None and process.place not in (here, ""):
-        return f"the {engine} engine works in {process.place}, and `cache:` says {here}: restart the master"
-    if process is None or process.version in (VERSION, ""):
-        return ""
-    return f"the {engine} engine runs {process.version} of saltext-jobs, and this is {VERSION}: restart the master"
+def differs(opts: Mapping[str, Any], engine: str, process: Leader | None, kept: bool = False) -> str:
+    """
+    Say that the process of an engine is known to have another key, version or database, and what to do; empty if not.
+    ``kept``: for a request that every version can read (a stop, a pause, a change of the queue), so it must not wait.
+    """
+    site = site_of(opts)
+    if process is not None and process.key not in (site.seal.mark((), "leader"), ""):
+        return (
+            f"the {engine} engine ({process}) has another key than this master: give all masters of a site the same one"
+        )
+    if process is not None and not kept and process.place not in (site.place, ""):
+        return f"the {engine} engine works in {process.place}, and `cache:` says {site.place}: restart the master"
+    version = "" if process is None or kept else process.version
+    told = f"the {engine} engine runs {version} of saltext-jobs, and this is {VERSION}: restart the master"
+    return told if version not in (VERSION, "") else ""
 
 
 def process_of(opts: Mapping[str, Any], engine: str) -> Leader | None:
@@ -97,12 +104,9 @@ def ask(
         would not make ``salt-run`` fail: Salt takes it for a question about usage.)
     :raises NotNow: when the request cannot be written, or the engine refuses it because something fails.
     :raises Refused: for a request that cannot be written so that it can be read.
-    :raises EngineAbsent: when the engine ``differs``, unless ``keep`` is set; and when no answer comes in time,
-        with what becomes of the request.
+    :raises EngineAbsent: when the engine ``differs``; and when no answer comes in time, with what becomes of the request.
     """
-    other = differs(opts, engine, process_of(opts, engine))
-    # Every version can read a kept request (a stop, a pause, a change of the queue), which must not wait for a restart.
-    if other and not keep:
+    if other := differs(opts, engine, process_of(opts, engine), keep):
         raise EngineAbsent(f"{other[0].upper()}{other[1:]}")
     try:
         body = salt.payload.dumps(dict(request))

@@ -95,7 +95,7 @@ class TableLease(Lease):
                 return False
             epoch = now if now > before else before + 1 + secrets.randbelow(_STEP)
             self.predecessor = leader_of(line)
-            self.leader = this_process(epoch, self._master, self._run)
+            self.leader = this_process(epoch, self._master, self._run, key=self._tables.seal.mark((), "leader"))
             self._tables.run(_TAKE, (session, epoch, self.leader.as_line(), self._ttl, self._engine))
             return True
 

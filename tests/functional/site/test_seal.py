@@ -11,8 +11,9 @@ import salt.loader
 import salt.payload
 
 from saltext.jobs.core.batch.store import BatchStore, change_of
-from saltext.jobs.core.engine.requests import Service
-from saltext.jobs.core.errors import StateError
+from saltext.jobs.core.engine.findings import about_engine
+from saltext.jobs.core.engine.requests import Service, ask
+from saltext.jobs.core.errors import EngineAbsent, StateError
 from saltext.jobs.core.ledger import batches, log, records
 from saltext.jobs.core.ledger.log import Reader, Writer
 from saltext.jobs.core.ledger.requests import Requests
@@ -69,6 +70,19 @@ def entries(opts):
 
 def owe(site, minion=MINION, jid=JID):
     RetryStore(site).write(changes({jid: snapshot_of()}, {(minion, jid): record_of(minion, jid=jid)}))
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_master_with_another_key_than_the_leader_is_told_so_at_once(opts, stranger, keep):
+    lease = site_of(opts).lease(ENGINE, "1-1.0")
+    lease.take()
+    try:
+        assert [finding.code for finding in about_engine(opts, ENGINE)] == []
+        assert [finding.code for finding in about_engine(stranger.opts, ENGINE)] == ["engine-differs"]
+        with pytest.raises(EngineAbsent, match="has another key than this master"):
+            ask(stranger.opts, ENGINE, {"do": "stop"}, keep=keep)
+    finally:
+        lease.release()
 
 
 def test_a_request_of_someone_without_the_masters_key_is_refused_with_one_line(opts, stranger, refused):
