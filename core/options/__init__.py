@@ -52,7 +52,7 @@ def read_settings(kind: type[S], section: str, *sources: Any) -> S:
             found = accepted.read(given[name])
             values[name] = Hidden(found) if is_hidden else found
         except (ValueError, TypeError):
-            shown = Hidden() if is_hidden else given[name]
+            shown = Hidden() if is_hidden or "{" in repr(given[name]) else given[name]  # a mapping may have a password
             wrong.append(f"{section}: {name} is {shown!r}; accepted is {accepted.accepts}")
     if wrong:
         raise SettingsError("; ".join(wrong))

@@ -34,6 +34,7 @@ def test_options_under_engines_override_those_of_the_section():
     [
         ({"bogus": 1, "kep": 2}, ["has no option 'bogus', 'kep'; accepted are", "max_in_flight"]),
         ({"metrics_dir": "here", "bogus": 1}, ["'bogus'", "metrics_dir is 'here'; accepted is a full path"]),
+        ({"max_in_flight": [{"password": "x"}]}, ["max_in_flight is '…'; accepted is a whole number"]),
         ([{"secret": "x"}], ["batch_manager is no mapping; accepted is a mapping"]),
         (False, ["batch_manager is no mapping; accepted is a mapping"]),
         *(
