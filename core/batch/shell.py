@@ -72,7 +72,7 @@ class BatchShell:
         left = YOUNG - self._ports.master_age()  # minions take a while to connect to a master that has just started
         settled_at = self._ports.clock.now() + left if left > 0 else 0.0
         for live in list(self.live.values()):
-            live.step(facts.Recovered(settled_at, self._ports.is_takeover))
+            self._attempt(f"batch {live.jid}", live.step, facts.Recovered(settled_at, self._ports.is_takeover))
         control = dict.fromkeys(("stop", "pause", "resume", "approve"), self._control)
         # What a batch was about to send when it is stopped here is not sent.
         self.service.serve({"start": self._start_batch, **control}, self._turns.answer)

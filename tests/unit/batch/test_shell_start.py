@@ -8,7 +8,7 @@ import os
 import pytest
 
 from saltext.jobs.core.batch.shell import LATE, MOST_WAITING
-from saltext.jobs.core.batch.store import BatchStore, path_of
+from saltext.jobs.core.batch.store import BatchStore, change_of, path_of
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import spec
 from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench, Slow
@@ -85,6 +85,16 @@ def test_an_engine_that_cannot_read_its_batches_now_begins_once_it_can(bench, na
     assert bench.end(seconds=60).success is True
     assert bench.end(seconds=60, jid=OTHER).success is True
     assert all(len(minion.begun) == 1 for minion in bench.master.minions.values())
+
+
+def test_a_batch_with_which_the_engine_cannot_go_on_keeps_no_other_from_it(bench):
+    bench.begin("ab", "1", timeout=60.0)
+    bench.begin("cd", "1", jid=OTHER, timeout=60.0)
+    bench.shell.live[JID].batch.pace.cooling = ["soon"]  # no version has written such a row
+    bench.store.write([change_of(bench.batch())])
+    bench.restart()
+    assert bench.end(jid=OTHER).success
+    assert bench.reply("stop", jid=OTHER) == ("answer", False)
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE])
