@@ -58,9 +58,9 @@ export function tell(text) {
   show(notes, text, "note", 8);
 }
 
-/** Say what has gone wrong. The message stays until it is closed. */
+/** Say what has gone wrong. The message stays until it is closed; returns what closes it. */
 export function warn(text) {
-  show(alarms, text, "alarm", 0);
+  return show(alarms, text, "alarm", 0);
 }
 
 function show(place, text, kind, seconds) {
@@ -70,4 +70,5 @@ function show(place, text, kind, seconds) {
   place.append(node);
   while (place.childElementCount > 4) place.firstElementChild.remove();
   if (seconds) setTimeout(gone, seconds * 1000);
+  return gone;
 }

@@ -246,7 +246,8 @@ export class App {
     const { value, error } = await this.read(fun, kwarg);
     if (error instanceof LoggedOut) return undefined;
     if (error) {
-      warn(error instanceof Away ? `${fun}: ${error.message}. It is not known whether it was done.` : error.message);
+      const gone = warn(error instanceof Away ? `${fun}: ${error.message}. It is not known whether it was done.` : error.message);
+      window.addEventListener("hashchange", gone, { once: true }); // another view would be covered by it
       this.draw();
       return undefined;
     }

@@ -13,8 +13,8 @@ const OVER = new Set(["complete", "halted"]);
 const KINDS = new Set(["new", "progress", "paused", "resumed", "check", "checked", "halted", "complete"]);
 
 /** Return in words why a batch was halted, as `batch.status` does on a terminal. */
-export function whyHalted({ halted_reason: reason, stopped_by: by }) {
-  if (reason === "stop") return `stopped by ${by || "batch.stop"}`;
+export function whyHalted({ halted_reason: reason, stopped_by: by, killing }) {
+  if (reason === "stop") return `stopped by ${by || "batch.stop"}${killing ? " with kill=True" : ""}`;
   const [, group] = /^max_failures(?: in group (.*))?$/.exec(reason) ?? [null, null];
   if (group !== null) return `more minions failed than max_failures allows${group ? ` in group ${group}` : ""}`;
   return reason;
@@ -175,7 +175,7 @@ export function since(batch) {
 
 /** Which of the two that is. */
 export function sinceWhat(batch) {
-  return isUnsent(batch) && (["scheduled", "waiting"].includes(word(batch)) || isOver(batch)) ? "Asked for" : "Started";
+  return isUnsent(batch) ? "Asked for" : "Started";
 }
 
 /** Minions a minute since the start of the batch, and the seconds that the rest will take; null if unknown, or while it is held or has no engine. */

@@ -206,7 +206,7 @@ export class BatchView {
     buttons.resume.set(ours && isHeld(batch));
     buttons.approve.set(ours && Number.isInteger(batch.approve) && !over);
     buttons.stop.set(!over && !stopping);
-    buttons.kill.set(!over && (!stopping || batch.active > 0));
+    buttons.kill.set(!over && (!stopping || (batch.active > 0 && !batch.killing)));
     this.copy.hidden = !ours;
     this.alike.hidden = false;
     set(this.like, "href", `#/batches?${new URLSearchParams({ find: command(batch).slice(0, 200) })}`);
@@ -296,9 +296,10 @@ export class BatchView {
 
   async stop(kill) {
     const { batch } = this;
-    const says = [`The job is sent to no more minions: ${count(batch.pending)} of ${count(batch.total)} are still pending.`];
-    if (kill) says.push(`The job is ended, by force if necessary, on the ${many(batch.active, "minion")} that run it now.`);
-    else says.push(`The job continues on the ${many(batch.active, "minion")} that run it now.`);
+    const left = `${count(batch.pending)} of ${many(batch.total, "minion")} ${batch.pending === 1 ? "is" : "are"} still pending`;
+    const says = [batch.pending ? `The job is sent to no more minions: ${left}.` : "The job was already sent to all minions that it is sent to."];
+    const where = many(batch.active, "minion that runs it now", "minions that run it now");
+    if (batch.active) says.push(kill ? `The job is ended, by force if necessary, on ${where}.` : `The job continues on ${where}.`);
     says.push("A stopped batch cannot be resumed; a retry starts a new one.");
     if (!(await confirm(kill ? `Stop batch ${this.jid} and kill its job?` : `Stop batch ${this.jid}?`, says, kill ? "Stop and kill" : "Stop"))) return;
     await this.app.act("batch.stop", { jid: this.jid, kill }, () => `Batch ${this.jid} is stopped${kill ? ", and its job is being killed" : ""}.`);
