@@ -127,7 +127,7 @@ def _left_behind(opts: Mapping[str, Any]) -> Iterator[Finding]:
         place = site_of(other).place
         if any(process and process.place == place for process in (requests.process_of(opts, name) for name in ENGINES)):
             return  # they go on there until the master is restarted
-        do = "set `cache:` back until that is done; if it need not be done, move the file away"
+        do = "set `cache:` back until these have ended; if nobody needs them, move the file and its -wal and -shm away"
         if batches := _work_in(other, BATCH_MANAGER):
             yield fault("batches-left-behind", f"{batches} in {place}, which is not used any more", do)
         if owed := _work_in(other, JOB_RETRY):
