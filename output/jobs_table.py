@@ -25,6 +25,7 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.batch import tables as batches
 from saltext.jobs.core.display.page import Page, doctor
 from saltext.jobs.core.display.text import DEFAULT_WIDTH, width_of_terminal
+from saltext.jobs.core.ids import jid_time
 from saltext.jobs.core.retry import tables as retries
 from saltext.jobs.core.store import tables as jobs
 
@@ -94,11 +95,13 @@ def _drawn(draw: Callable[[Any, Page], None], data: Any) -> str:
     # Salt handles pipes and --no-color; with --out-file it still goes by the terminal.
     plain = to_file or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     colours = bool(__opts__.get("color")) and not plain
+    words = [str(word).removeprefix("jid=") for word in __opts__.get("arg") or ()]
     page = Page(
         DEFAULT_WIDTH if to_file else width_of_terminal(sys.stdout),
         time.time(),
         colours=colours or bool(__opts__.get("force_color")),
-        chosen=bool(__opts__.get("arg")),
+        chosen=bool(words),
+        jid=next(filter(jid_time, words), "JID"),
     )
     draw(data, page)
     if to_file:

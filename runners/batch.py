@@ -179,7 +179,8 @@ def status(jid: object) -> dict[str, Any]:
         hidden; those of others only for users who may call ``jobs.list_job``), options (of ``batch.start``, by
         name; None if not given), tgt, tgt_type, user, driver, state (running, paused, stopping, complete, halted), the
         counts total, completed (returned with success), active, pending, failed, lost, offline, queued, killed, timed_out,
-        batch_size, stage, stages, sizes (as in ``batch.preview``), halted, halted_reason, stopped_by (a user),
+        batch_size, stage, stages, sizes (as in ``batch.preview``), halted, halted_reason, stopped_by (a user), killing
+        (whether it was stopped with ``kill=True``),
         created, first_sent (when, or None), last_progress, age_seconds, rate (minions per minute since then),
         eta_seconds (an estimate; None until as many minions have returned as run at a time), paused_by (operator, publish,
         permission, approval, window, start or rights; None if it is not paused), paused_reason, opens_at (when it goes on),
@@ -298,6 +299,7 @@ def minions(jid: object, state: object = None) -> catalog.Minions:
 def failures(jid: object) -> dict[str, Any]:
     """
     Return why minions of a batch did not succeed: minions with the same reason in one group, the largest group first.
+    Minions on which a retry has succeeded are left out.
 
     Reasons count as the same if they differ only in ids, addresses, times and numbers. For a run of states the text has the
     states that failed, with their comments. For anything else it has the output, without the middle if it is long.
@@ -403,9 +405,13 @@ def resume(jid: object) -> bool:
 
         salt-run batch.resume 20260516101112131415
     """
+    from saltext.jobs.core.batch.pace import PausedBy
+
     jid, rights = kinds.jid(jid), _rights()
     batch = _catalog().need(jid)
     rights.permit_batch(batch.spec)
+    if batch.paused and batch.paused.by is not PausedBy.OPERATOR:
+        runner.note(globals(), f"It pauses again if this still holds: {batch.paused.reason}")
     return _request("resume", rights, batch)
 
 
@@ -435,6 +441,8 @@ def approve(jid: object, stage: object = None) -> bool:
         rights.permit_approval(batch)
     waits = batch.pace.to_approve
     stage = waits if stage is None else kinds.whole().given("stage", stage)
+    if waits is not None and stage is not None and stage < waits:
+        raise Refused(f"Stage {stage} of batch {jid} is approved; batch.approve {jid} stage={waits} approves the next")
     is_open = waits is not None and stage == waits
     return _request("approve", rights, batch, stage=stage) if is_open else _done("approve", jid, False)
 
@@ -707,10 +715,8 @@ def _request(verb: str, rights: CallerRights, batch: Batch, **more: object) -> b
         return _done(verb, jid, False)
     request = {"do": verb, "jid": jid, "user": rights.who.name, **more}
     answer = requests.ask(__opts__, BATCH_MANAGER, request, _STOP_PATIENCE, keep=True)
-    if answer is None:  # nothing is published meanwhile, and an engine that starts takes the request first
-        runner.note(globals(), f"No engine: the {verb} is carried out when the {BATCH_MANAGER} engine runs again")
-        return True
-    return _done(verb, jid, answer)
+    # Without an engine it is None: nothing is published meanwhile, and an engine that starts takes the request first.
+    return True if answer is None else _done(verb, jid, answer)
 
 
 def _done(verb: str, jid: str, answer: object) -> bool:
@@ -718,8 +724,7 @@ def _done(verb: str, jid: str, answer: object) -> bool:
     from saltext.jobs.core.batch import summary
 
     if not answer:
-        found = _catalog().find(jid)
-        raise Refused(summary.why_not(verb, found.summary, found.batch is not None and found.batch.killing))
+        raise Refused(summary.why_not(verb, _catalog().find(jid).summary))
     runner.note(globals(), f"Next: salt-run batch.{_NEXT[verb]} {jid} (or status, minions)")
     return True
 

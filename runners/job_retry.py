@@ -162,9 +162,10 @@ def stats() -> dict[str, Any]:
     Return figures about the queue.
 
     Returns a dict with ``entries``, ``jobs`` and ``minions`` (counts), ``states`` and ``functions`` (counts of entries by
-    name), ``oldest`` (when the oldest entry was queued, Unix time in seconds), ``paused``, ``engine`` (whether it
-    runs), ``process`` (which one, and of which master), ``since`` (when it took the lead) and ``engine_master`` (if a site
-    has several masters, the one whose engine drives the queue).
+    name), ``oldest`` (when the oldest entry was queued, Unix time in seconds), ``paused``, ``engine`` (whether it runs),
+    ``engine_silent_seconds`` (for how long it has not answered; None if it does), ``process`` (which one, and of which
+    master), ``since`` (when it took the lead) and ``engine_master`` (if a site has several masters, the one whose engine
+    drives the queue).
     ``outside_window`` counts the entries that wait for a window; ``opens_at`` is when the first of these windows opens.
     ``metrics`` are the engine's figures since its start, as it writes them for Prometheus (option ``metrics_dir``); None
     if the engine does not answer.
@@ -190,7 +191,6 @@ def stats() -> dict[str, Any]:
         "opens_at": min((row["opens_at"] for row in rows if row["opens_at"] is not None), default=None),
         "paused": _is_paused(),
         **requests.leading(__opts__, JOB_RETRY),
-        "engine_master": requests.driver_of(__opts__, JOB_RETRY),
         "metrics": _metrics(),
     }
 

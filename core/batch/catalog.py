@@ -76,12 +76,8 @@ class Catalog:
         # What batches after a jid retry, oldest first; and that jid, at first one that is later than all.
         self._parents, self._read_after = dict[str, str | None](), "9"
         self._store, self._returns = BatchStore(opts), Returns(site_of(opts), JobCache(opts), is_fed(opts))
-        lead = site_of(opts).lead(BATCH_MANAGER)
-        self._engine = {
-            "engine": lead is not None,
-            "engine_silent_seconds": round(lead.hangs) or None if lead else None,
-            "engine_master": requests.driver_of(opts, BATCH_MANAGER),
-        }
+        told = requests.leading(opts, BATCH_MANAGER)
+        self._engine = {name: told[name] for name in ("engine", "engine_silent_seconds", "engine_master")}
 
     def ours(self, jid: str) -> Batch | None:
         """Return a batch of ours, or None. :raises Refused: if it is damaged. :raises OSError: if it cannot be read now."""

@@ -176,7 +176,7 @@ def _start_at(value: Any, zone: datetime.tzinfo | None) -> float:
     accepted = "a date and time ('2026-11-28 02:00'), a time of the day (22:00), '+90m', or Unix time in seconds"
     moment = Kind(read, accepted).given("start_at", value)
     if not moment >= now:  # or it is not a number
-        raise Refused(f"start_at is {value!r}, which has passed")
+        raise Refused(f"start_at is {value!r}, which has passed; accepted is {accepted}")
     if moment >= _YEAR_10000:
         raise Refused(f"start_at is {value!r}, which is after the year 9999: Unix time is in seconds")
     return moment

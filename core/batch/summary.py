@@ -53,6 +53,7 @@ def summary(batch: Batch, now: float, is_seen: bool = True) -> dict[str, Any]:
         "state": batch.state,
         "batch_size": pace.size,  # most minions in flight at the present stage, which is counted from 1
         "stage": pace.stage % len(spec.sizes) + 1,
+        "killing": batch.killing,
         "halted": batch.halted is not None,
         "halted_reason": batch.halted,
         "stopped_by": batch.stopped_by or None,
@@ -128,7 +129,8 @@ def in_a_sentence(spec: Spec, ttl: float) -> str:
     steps[0] += " first" if waves else ""
     is_at_once = not waves and all(map(operator.ge, last, spec.counts))
     pace = "all at once" if is_at_once else f"{'with ' if spec.groups else ''}{', then '.join(steps)} at a time"
-    groups = f"{len(spec.groups)} groups, one after the other, each " if spec.groups else ""
+    many = f"{len(spec.groups)} groups, one after the other, each "
+    groups = many if len(spec.groups) > 1 else "1 group, " if spec.groups else ""
     stops = "goes on whatever fails"
     if len(spec.budgets) == 1 and spec.budgets[0] < total:
         allowed = int(spec.budgets[0])
@@ -163,7 +165,7 @@ def _ran(numbers: Mapping[str, Any]) -> int:
 def _seconds_left(batch: Batch, numbers: Mapping[str, Any]) -> float | None:
     """Return about how many seconds a batch will still run, by the usual run time and the present size; None: not known."""
     usual, left = batch.pace.usual, numbers["active"] + (0 if batch.halted else numbers["pending"])
-    if batch.finished or batch.state == "paused" or batch.blocked() or not (usual and left):
+    if batch.finished or batch.killing or batch.state == "paused" or batch.blocked() or not (usual and left):
         return None
     if _ran(numbers) < batch.pace.size:  # the first to return are the quickest: they tell little of the others
         return None
@@ -278,7 +280,7 @@ def why_halted(found: Mapping[str, Any]) -> str:
     """Return in words why a batch was halted; empty where it was not."""
     reason, by = str(found.get("halted_reason") or ""), found.get("stopped_by")
     if reason == "stop":
-        return f"stopped by {by}" if by else "stopped by batch.stop"
+        return f"stopped by {by or 'batch.stop'}{' with kill=True' if found.get('killing') else ''}"
     more = "more minions failed than max_failures allows"
     return f"{more}{reason.removeprefix('max_failures')}" if reason.startswith("max_failures") else reason
 
@@ -319,21 +321,23 @@ def verdict(found: Mapping[str, Any]) -> str:
     return f"{batch} is {word(found)}{why}: {wrong or 'nothing ran'} of {total}{after}"
 
 
-def why_not(verb: str, found: Mapping[str, Any], killing: bool = False) -> str:
-    """Return why a request (stop, pause, resume or approve) is not carried out. ``killing``: the batch kills its job."""
+def why_not(verb: str, found: Mapping[str, Any]) -> str:
+    """Return why a request (stop, pause, resume or approve) is not carried out."""
     jid, state = found["jid"], found["state"]
-    told = f"Batch {jid} is {word(found)}" + (f": {found['paused_reason']}" if found.get("paused_reason") else "")
+    told = f"Batch {jid} {'has' if word(found) == 'succeeded' else 'is'} {word(found)}"
+    told += f": {found['paused_reason']}" if found.get("paused_reason") else ""
     if found.get("approve") is not None and state not in OVER:
         return f"{told}; salt-run batch.approve {jid} stage={found['approve']} lets it go on"
     if verb == "stop" and state == "stopping" and found.get("active"):
-        kill = "its job is being killed there" if killing else "with kill=True its job is ended there"
+        kill = "its job is being killed there" if found.get("killing") else "with kill=True its job is ended there"
         return f"{told}, and still runs on {counted(found['active'], 'minion')}; {kill}"
     return f"{told}; there is nothing to {verb}"
 
 
 def failures(found: Mapping[str, Any], minions: Mapping[str, Mapping[str, Any]], returns: Returns) -> dict[str, Any]:
     """Return the result of ``batch.failures``. :param minions: as ``batch.minions`` returns them."""
-    wanted = {minion: record for minion, record in minions.items() if record["state"] in BAD}
+    bad = {minion: record for minion, record in minions.items() if record["state"] in BAD}
+    wanted = {minion: record for minion, record in bad.items() if record.get("retry_state") != "completed"}
     reasons = Reasons()
     for minion, ret in returns(wanted):
         record = wanted[minion]

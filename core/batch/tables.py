@@ -107,10 +107,9 @@ def standing(batch: Row, page: Page) -> None:
 def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
     """Return (label, value) lines about a batch, first those that need an operator. Empty values are not shown."""
     options = batch.get("options") or {}
-    sent, finished = batch.get("publishes") != 0 or summary.word(batch) == "running", batch.get("finished")
+    sent, finished = batch.get("publishes") != 0, batch.get("finished")
     at = batch.get("first_sent") or batch["created"]
-    asked = local(at, page.tz) if finished else page.when(at)
-    began = f"started {asked}" if sent else f"asked for {asked}"
+    began = f"{'started' if sent else 'asked for'} {local(at, page.tz) if finished else page.when(at)}"
     last = ago(batch.get("last_progress"), page.now)
     ends = f"ended {page.when(finished)}" if finished else f"last progress {last}" if sent else ""
     return [
@@ -122,7 +121,7 @@ def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
         ("a check", "is under way" if batch.get("check") and batch.get("approve") is None else None),
         ("left out, with no grains and pillar at the master", batch.get("unsure")),
         ("still run it after a kill", batch.get("survivors")),
-        ("lost", _LOST if batch.get("lost") and batch["state"] in summary.OVER else None),
+        ("lost", _LOST if batch.get("unmended", batch).get("lost") and batch["state"] in summary.OVER else None),
         ("queued", _OWED if batch.get("queued") else None),
         ("publishes that failed", batch.get("publish_failures")),
         ("", summary.pace(batch, f"{batch.get('batch_size')} at a time")),
@@ -156,22 +155,18 @@ def _next(batch: Row) -> list[str]:
     if state == "paused" and batch.get("paused_by") == PausedBy.PERMISSION:  # others can retry the rest
         return [f"batch.stop {jid}", "batch.resume", "batch.minions"]
     if state == "paused":
-        waits = batch.get("paused_by") not in HELD
-        return [f"batch.watch {jid}" if waits else f"batch.resume {jid}", "batch.minions", "batch.stop"]
+        return [f"batch.{'resume' if batch.get('paused_by') in HELD else 'watch'} {jid}", "batch.minions", "batch.stop"]
     if state in ("running", "stopping"):
         more = ("batch.pause", "batch.stop") if state == "running" else ("batch.stop kill=True",)
-        return [f"batch.watch {jid}", "batch.minions", *more]
+        return [f"batch.watch {jid}", "batch.minions", *(more if not batch.get("killing") else ())]
     if not batch.get("retries") and (batch.get("failed") or batch.get("timed_out")):
-        # A plain retry leaves out those that the batch was not sent to.
-        is_plain = batch.get("failed") and not batch.get("pending")
-        return [f"batch.failures {jid}", "batch.retry" if is_plain else _retry(batch), "batch.minions"]
+        return [f"batch.failures {jid}", _retry(batch), "batch.minions"]
     return _again(batch) or [f"jobs.lookup_jid {jid}", "batch.minions"]
 
 
 def _again(batch: Row) -> list[str]:
     """Return the commands that run a batch again where it did not succeed, or show what has done so or will."""
-    jid, retries = batch["jid"], batch.get("retries")
-    left = batch.get("unmended") or {} if retries else batch
+    jid, retries, left = batch["jid"], batch.get("retries"), batch.get("unmended", batch)
     retry = _retry(left)
     # What is known of lost minions decides whether the job may run again, and a retry leaves a failed check behind.
     if left.get("lost") or (retry and str(batch.get("halted_reason") or "").startswith("check")):
@@ -185,10 +180,12 @@ def _again(batch: Row) -> list[str]:
 
 def _retry(counts: Row) -> str:
     """Return the command, without a jid, that runs a batch again where that is safe; empty if it is nowhere."""
+    if counts.get("failed") and not counts.get("pending"):  # a plain retry leaves out those that were not sent to
+        return "batch.retry"
     # The queue owes the job to those that are queued, and those that are lost may have run it.
     kinds = [name for name in (*summary.BAD, "pending") if counts.get(name) and name not in ("queued", "lost")]
     which = "all" if len(kinds) > 1 and not counts.get("lost") else ",".join(kinds)
-    return {"": "", "failed": "batch.retry"}.get(which, f"batch.retry which={which}")
+    return which and f"batch.retry which={which}"
 
 
 # -- the minions of a batch, and why they failed -----------------------------------------------------------------------
@@ -214,10 +211,10 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
         page.names(f"{text}, {len(names):,}:", names, _MANY_LINES if state in summary.BAD else _FEW_LINES)
     page.fold(ROWS)
     stands = {record.get("retry_state") or record["state"] for record in found.values()}
-    bad = {state: 1 for state in summary.BAD if state in stands}
-    retry = "batch.retry" if "failed" in bad else _retry(bad)
-    other = "batch.retry JID which=lost" if "lost" in bad else "job_retry.list jid=JID"
-    page.next("batch.failures JID" if retry else other if bad else "batch.status JID", retry, "jobs.lookup_jid")
+    bad = stands.intersection(summary.BAD)
+    retry = _retry(dict.fromkeys(stands, 1)) if bad else ""
+    other = f"batch.retry {page.jid} which=lost" if "lost" in bad else f"job_retry.list jid={page.jid}" if bad else ""
+    page.next(f"batch.failures {page.jid}" if retry else other or f"batch.status {page.jid}", retry, "jobs.lookup_jid")
 
 
 def _since(record: Row) -> float | None:

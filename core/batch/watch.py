@@ -109,7 +109,7 @@ def progress_line(summary: Mapping[str, Any], width: int | None = None) -> str:
 
 def _elapsed(summary: Mapping[str, Any]) -> str:
     until = summary.get("finished") or (summary.get("last_progress") or 0.0) + (summary.get("age_seconds") or 0.0)
-    since = summary.get("first_sent") or summary.get("created")
+    since = summary.get("first_sent", summary.get("created"))
     return f" after {span(until - since)}" if until and since else ""
 
 

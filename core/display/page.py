@@ -90,7 +90,7 @@ def _of(row: Row, value: str | Callable[[Row], Any]) -> Any:
 class Page:
     """
     ``width``: columns of the terminal. ``now``: Unix time. ``tz``: the zone of times; None for that of this machine.
-    ``chosen``: the call had arguments, so that nothing found does not mean that there is nothing.
+    ``chosen``: the call had arguments, so that nothing found does not mean that there is nothing. ``jid``: that it named.
     """
 
     width: int
@@ -98,6 +98,7 @@ class Page:
     tz: datetime.tzinfo | None = None
     colours: bool = False
     chosen: bool = False
+    jid: str = "JID"
     _lines: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

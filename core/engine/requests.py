@@ -76,9 +76,11 @@ def driver_of(opts: Mapping[str, Any], engine: str) -> str | None:
 
 
 def leading(opts: Mapping[str, Any], engine: str) -> dict[str, Any]:
-    """Return ``engine`` (whether one runs), ``process`` (and its machine and master), ``since`` (Unix time), or None."""
-    process = process_of(opts, engine)
-    return {"engine": is_running(opts, engine), "process": process and str(process), "since": process and process.since}
+    """Return engine (whether one runs), engine_silent_seconds (None if it answers), engine_master, process and since."""
+    lead, process = site_of(opts).lead(engine), process_of(opts, engine)
+    silent, since = round(lead.hangs) or None if lead else None, process and process.since
+    told = {"engine_master": driver_of(opts, engine), "process": process and str(process), "since": since}
+    return {"engine": lead is not None, "engine_silent_seconds": silent, **told}
 
 
 def content_of(body: bytes) -> dict[str, Any] | None:

@@ -43,7 +43,7 @@ def entries(found: Sequence[Row], page: Page) -> None:
     if not found:
         nothing = "There is no such entry." if page.chosen else "No minion is owed a job."
         page.line(f"{nothing} A missed job is queued when its time is up.")
-        page.next("job_retry.stats", "job_retry.doctor")
+        page.next(f"job_cache.outcome {page.jid}", "job_retry.stats", "job_retry.doctor")
         return
     page.line(_ENTRIES.headline(found))
     reasons = collections.Counter((entry["state"], _why(entry, page)) for entry in found).most_common()

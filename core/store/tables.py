@@ -5,6 +5,7 @@ get that unchanged. Pure: the time is the page's.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -71,9 +72,11 @@ def outcome(found: Mapping[str, Any], page: Page) -> None:
     """Show ``job_cache.outcome``: the counts, the minions that are missing or queued, and those that failed, by reason."""
     page.head(found)
     owed, missing = found["owed"], found["missing"]
+    others = collections.Counter(group["state"] for group in found["groups"] for _ in group["minions"])
     page.line(
         f"{counted(found['minions'], 'minion')}: {found['returned']:,} returned, {found['failed']:,} of them failed; "
         f"{len(missing):,} missing, {'-' if owed is None else format(len(owed), ',')} queued"
+        + "".join(f", {others[state]:,} {state}" for state in sorted(others.keys() - {"failed", "returned"}))
     )
     if missing:
         page.names(f"missing, {len(missing):,}:", missing, _NAMES)

@@ -59,6 +59,12 @@ def test_people_get_a_table_and_programs_the_same_data_as_ever(salt_run, jobs):
     assert json.loads(as_json) == returned["return"] == again["return"]
 
 
+def test_the_next_command_has_the_jid_that_the_call_named(shown):
+    for arg, named in (([JID], JID), ([f"jid={JID}"], JID), ([], "JID")):
+        text = shown("batch.minions", {"a": {"state": "failed", "since": 0.0, "retcode": 1}}, arg=arg)
+        assert text.endswith(f"salt-run batch.failures {named} (or retry, jobs.lookup_jid)")
+
+
 def test_the_event_of_the_job_and_its_record_in_the_job_cache_hold_plain_data(salt_run, jobs):
     printed, _, returned = salt_run("batch.list")
     assert printed.startswith("No batch was found.")

@@ -11,7 +11,10 @@ import salt.loader
 import salt.runner
 import salt.utils.schedule
 
+from saltext.jobs.core.batch.pace import PausedBy
+from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.errors import Refused
+from tests.unit.batch.bench import Bench
 from tests.waiting import stretched
 
 pytestmark = pytest.mark.story
@@ -61,6 +64,19 @@ def test_a_wrong_call_is_one_line_on_standard_error_and_no_success(salt_run, cal
     assert (printed, returned["success"], returned["retcode"]) == ("", False, 1)
     assert len(told(complaint)) == 1
     assert line in complaint
+
+
+def test_what_is_approved_already_and_what_a_resume_cannot_change_is_said(salt_run, opts):
+    jids = "20260516101112131415", "20260516101112131416"
+    for jid in jids:
+        bench = Bench("abc", jid=jid, batch="1,1,100%", check={"kind": "approve", "fun": "", "arg": [], "kwargs": {}})
+        bench.batch.pace.checking = 1
+        bench.batch.pause(PausedBy.PERMISSION, "web2: no right") if jid == jids[1] else None
+        bench.keep(BatchStore(opts))
+    told = f"Stage 1 of batch {jids[0]} is approved; batch.approve {jids[0]} stage=2 approves the next"
+    assert salt_run("batch.approve", jids[0], "stage=1")[1] == told
+    complaint = salt_run("batch.resume", jids[1])[1]
+    assert "It pauses again if this still holds: web2: no right" in complaint
 
 
 @pytest.mark.parametrize("output, said", [("json", "false"), ("yaml", "false"), ("raw", "False"), ("jobs_table", "")])

@@ -102,7 +102,7 @@ def test_without_an_engine_status_watch_and_stop_say_so_and_the_stop_comes_befor
     watched = command("batch.watch", jid, "timeout=1")
     assert (watched.returncode, "no batch_manager engine answers" in watched.stderr) == (1, True), watched
     stopped = command("batch.stop", jid, "--log-level=warning")  # as it is by default, and here is not
-    told = "No engine: the stop is carried out when the batch_manager engine runs again"
+    told = "The batch_manager engine is not running; it will carry out the request when it starts"
     assert (stopped.data, told in stopped.stderr) == (True, True), stopped
     work.open_gate()
     engine.start()

@@ -15,9 +15,11 @@ from tests.unit.batch.test_tables import JID, NOW
 from tests.unit.display.test_text import HARMFUL
 
 
-def found(records, returns, **more):
+def found(records, returns, mended=(), **more):
     """What ``batch.failures`` returns; ``records`` has state and retcode by minion."""
     minions = {name: {"state": state, "since": NOW, "retcode": code} for name, (state, code) in records.items()}
+    for name in mended:
+        minions[name] |= {"retry": "2", "retry_state": "completed"}
     about = {**summary.summary(Batch(spec(), NOW), NOW), "jid": JID, "fun": "state.apply", "arguments": ["nginx"]}
     about |= collections.Counter(state for state, _ in records.values())
     wanted = []
@@ -38,11 +40,11 @@ def drawn(data, width=80):
     return lines
 
 
-def test_only_returns_of_minions_that_did_not_succeed_are_read():
+def test_only_returns_of_minions_that_did_not_succeed_and_were_not_mended_are_read():
     records = {"a": ("completed", 0), "b": ("failed", 1), "c": ("pending", None), "d": ("active", None)}
-    result, wanted = found(records, {"b": {"return": "no such package"}})
+    result, wanted = found({**records, "e": ("failed", 2)}, {"b": {"return": "no such package"}}, mended="e")
     assert wanted == ["b"]
-    assert (result["unsuccessful"], result["total"], result["jid"]) == (1, 4, JID)
+    assert (result["unsuccessful"], result["total"], result["jid"]) == (1, 5, JID)
     assert result["groups"] == [
         {"count": 1, "state": "failed", "retcode": 1, "text": "no such package", "minions": ["b"]}
     ]

@@ -149,8 +149,8 @@ def test_a_preview_says_in_a_sentence_how_the_batch_would_go_on(asked, told):
             "is waiting: waits for approval; salt-run batch.approve 1 stage=1 lets it go on",
         ),
         ("stop", {"state": "halted"}, "Batch 1 is halted; there is nothing to stop"),
-        ("pause", {"state": "complete", "success": True}, "Batch 1 is succeeded; there is nothing to pause"),
+        ("pause", {"state": "complete", "success": True}, "Batch 1 has succeeded; there is nothing to pause"),
     ],
 )
 def test_a_runner_says_why_a_request_changes_nothing(verb, more, told):
-    assert told in batch_summary.why_not(verb, {"jid": "1", **more}, more.get("killing", False))
+    assert told in batch_summary.why_not(verb, {"jid": "1", **more})

@@ -160,14 +160,16 @@ def test_the_status_of_a_batch_takes_a_few_lines():
             "  halted: check runner:survey: 3 alarms",
         ),
         ({"state": "halted", "halted_reason": "stop", "stopped_by": "anna"}, "  halted: stopped by anna"),
-        ({"state": "halted", "halted_reason": "stop"}, "  halted: stopped by batch.stop"),
+        (
+            {"state": "stopping", "halted_reason": "stop", "killing": True},
+            "  halted: stopped by batch.stop with kill=True",
+        ),
         ({"state": "halted", "halted_reason": "max_failures", "stopped_by": "anna"}, "  stopped by: anna"),
         (
             {"state": "halted", "halted_reason": "max_failures in group eu"},
             "  halted: more minions failed than max_failures allows in group eu",
         ),
         ({"state": "paused", "paused_reason": "waits for approval", "approve": 0}, "  paused: waits for approval"),
-        ({"state": "paused", "paused_by": "start", "publishes": 0}, "  asked for 2026-05-17 06:36:40 (3 min ago)"),
         (
             {"state": "paused", "paused_reason": "its window is shut", "opens_at": NOW + 7200},
             "  paused: its window is shut; opens 2026-05-17 08:40:00 (in 2 h)",
@@ -185,6 +187,7 @@ def test_the_status_of_a_batch_takes_a_few_lines():
             {"publishes": 0, "active": 0, "rate": 0.0, "eta_seconds": None, "options": {"presence": "ping"}},
             "  stage 2 of 3, 10 at a time; minions are pinged first",
         ),
+        ({"publishes": 0}, "  asked for 2026-05-17 06:36:40 (3 min ago)"),
         ({"engine_silent_seconds": 60.0}, "  stage 2 of 3, 10 at a time"),
         ({"survivors": ["web1", "web2"]}, "  still run it after a kill: web1, web2"),
         ({"parent": "1"}, "  retry of: 1"),
@@ -227,6 +230,7 @@ WELL = {"state": "complete", "failed": 0, "pending": 0, "offline": 0}
         ({"state": "paused", "paused_by": "publish"}, f"batch.resume {JID} (or minions, stop)"),
         ({"state": "paused", "paused_by": "permission"}, f"batch.stop {JID} (or resume, minions)"),
         ({"state": "stopping"}, f"batch.watch {JID} (or minions, stop kill=True)"),
+        ({"state": "stopping", "killing": True}, f"batch.watch {JID} (or minions)"),
         ({"state": "halted"}, f"batch.failures {JID} (or retry which=all, minions)"),
         ({"state": "complete", "pending": 0}, f"batch.failures {JID} (or retry, minions)"),
         ({**WELL, "offline": 1, "timed_out": 1}, f"batch.failures {JID} (or retry which=all, minions)"),
@@ -274,7 +278,7 @@ def test_minions_are_shown_by_state_and_those_that_need_an_operator_come_first()
         "active (sent to, or running it, the first for 1 min), 1: active0",
         "pending (not sent to), 2: pending0, pending1",
         "completed, 3: completed0, completed1, completed2",
-        "Next: salt-run batch.failures JID (or retry, jobs.lookup_jid)",
+        "Next: salt-run batch.failures JID (or retry which=all, jobs.lookup_jid)",
     ]
 
 

@@ -57,7 +57,7 @@ def test_different_reasons_are_counted():
 def test_an_empty_queue_says_so():
     assert drawn(tables.entries, []) == [
         "No minion is owed a job. A missed job is queued when its time is up.",
-        "Next: salt-run job_retry.stats (or doctor)",
+        "Next: salt-run job_cache.outcome JID (or job_retry.stats, job_retry.doctor)",
     ]
     assert drawn(tables.entries, [], chosen=True)[0].startswith("There is no such entry.")
 

@@ -84,8 +84,9 @@ def test_the_outcome_of_a_job_names_missing_and_owed_minions_and_the_reasons():
         "",
         f"Next: salt-run job_retry.list jid={JID} (or jobs.lookup_jid)",
     ]
-    line = "9 minions: 6 returned, 2 of them failed; 1 missing, - queued"
-    assert drawn(tables.outcome, {**told, **counts, "owed": None, "groups": []})[1] == line
+    line = "9 minions: 6 returned, 2 of them failed; 1 missing, - queued, 2 lost"
+    lost = [{**group, "state": "lost"}, {**group, "state": "returned"}]
+    assert drawn(tables.outcome, {**told, **counts, "owed": None, "groups": lost})[1] == line
 
 
 def test_each_running_job_is_a_line_with_the_command_that_kills_it_below():

@@ -128,7 +128,7 @@ test("what a batch runs is shown with its arguments, and with the options that i
 
 test("a row from an event shows that its arguments are not known, and one that has not sent when it was asked for", () => {
   assert.equal(command({ fun: "state.apply", told: true }), "state.apply …");
-  for (const [more, what] of [[{ publishes: 0, paused_by: "window" }, "Asked for"], [{ publishes: 1, paused_by: "window" }, "Started"], [{ publishes: 0, paused_by: "operator" }, "Started"]])
+  for (const [more, what] of [[{ publishes: 0, paused_by: "window" }, "Asked for"], [{ publishes: 1, paused_by: "window" }, "Started"], [{ publishes: 0, paused_by: "operator" }, "Asked for"]])
     assert.equal(sinceWhat(batch({ state: "paused", ...more })), what);
 });
 
@@ -161,7 +161,7 @@ test("stages have the requested sizes, and the stage in which a batch failed is 
 
 test("why a batch was halted is said in words", () => {
   assert.equal(whyHalted({ halted_reason: "stop", stopped_by: "anna" }), "stopped by anna");
-  assert.equal(whyHalted({ halted_reason: "stop" }), "stopped by batch.stop");
+  assert.equal(whyHalted({ halted_reason: "stop", killing: true }), "stopped by batch.stop with kill=True");
   assert.equal(whyHalted({ halted_reason: "max_failures" }), "more minions failed than max_failures allows");
   assert.equal(whyHalted({ halted_reason: "max_failures in group eu" }), "more minions failed than max_failures allows in group eu");
   assert.equal(whyHalted({ halted_reason: "max_failures are many" }), "max_failures are many");
