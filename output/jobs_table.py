@@ -25,7 +25,6 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.batch import tables as batches
 from saltext.jobs.core.display.page import Page, doctor
 from saltext.jobs.core.display.text import DEFAULT_WIDTH, width_of_terminal
-from saltext.jobs.core.ids import jid_time
 from saltext.jobs.core.retry import tables as retries
 from saltext.jobs.core.store import tables as jobs
 
@@ -101,7 +100,7 @@ def _drawn(draw: Callable[[Any, Page], None], data: Any) -> str:
         time.time(),
         colours=colours or bool(__opts__.get("force_color")),
         chosen=bool(words),
-        jid=next(filter(jid_time, words), "JID"),
+        jid=next((word for word in words if word[:20].isdecimal()), "JID"),
     )
     draw(data, page)
     if to_file:

@@ -79,7 +79,7 @@ def list_(minion: object = None, jid: object = None, state: object = None) -> li
     minion, jid = _pair(minion, jid)
     paused = _tell_of_a_pause()
     _tell_of_work_left()
-    driver = requests.driver_of(__opts__, JOB_RETRY)
+    driver = requests.leading(__opts__, JOB_RETRY)["engine_master"]
     if driver:
         runner.note(globals(), f"Driven by the master {driver}")
     there = tuple(state.value for state in State if state is not State.DONE)

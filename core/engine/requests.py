@@ -69,17 +69,15 @@ def process_of(opts: Mapping[str, Any], engine: str) -> Leader | None:
     return lead.process if lead is not None else None
 
 
-def driver_of(opts: Mapping[str, Any], engine: str) -> str | None:
-    """Return the master whose engine works for all masters of a site; None if none does, or for a master alone."""
-    process = process_of(opts, engine)
-    return process.master if process is not None and opts.get("saltext_jobs_site") else None
-
-
 def leading(opts: Mapping[str, Any], engine: str) -> dict[str, Any]:
-    """Return engine (whether one runs), engine_silent_seconds (None if it answers), engine_master, process and since."""
+    """
+    Return engine (whether one runs), engine_silent_seconds (None if it answers), process, since, and engine_master: the
+    master whose engine works for all masters of a site; None for a master alone.
+    """
     lead, process = site_of(opts).lead(engine), process_of(opts, engine)
     silent, since = round(lead.hangs) or None if lead else None, process and process.since
-    told = {"engine_master": driver_of(opts, engine), "process": process and str(process), "since": since}
+    master = process.master if process is not None and opts.get("saltext_jobs_site") else None
+    told = {"process": process and str(process), "since": since, "engine_master": master}
     return {"engine": lead is not None, "engine_silent_seconds": silent, **told}
 
 

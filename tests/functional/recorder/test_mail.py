@@ -18,12 +18,6 @@ from tests.waiting import wait_for
 PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "notices.md"
 
 
-def returner_of_the_page():
-    """The returner that docs/notices.md shows."""
-    (found,) = re.findall(r"```python\n(\"\"\"Send notices by mail.+?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    return found
-
-
 def test_the_returner_smtp_sends_mail_if_salt_has_it_and_is_refused_otherwise(tmp_path):
     with event_bus(tmp_path), receiving() as receiver, mailbox() as box:
         site = Site(tmp_path, receiver.url)
@@ -48,7 +42,8 @@ def trouble(site):
 
 
 def test_the_returner_of_the_page_sends_mail(tmp_path):
-    (tmp_path / "mail.py").write_text(returner_of_the_page())
+    (found,) = re.findall(r"```python\n(\"\"\"Send notices by mail.+?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "mail.py").write_text(found)
     with mailbox() as box:
         server = {"to": "ops@example.com", "port": box.port, "host": "127.0.0.1"}
         opts = {**options(tmp_path), "returner_dirs": [str(tmp_path)], "mail": server}

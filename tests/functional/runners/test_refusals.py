@@ -66,17 +66,16 @@ def test_a_wrong_call_is_one_line_on_standard_error_and_no_success(salt_run, cal
     assert line in complaint
 
 
-def test_what_is_approved_already_and_what_a_resume_cannot_change_is_said(salt_run, opts):
-    jids = "20260516101112131415", "20260516101112131416"
-    for jid in jids:
-        bench = Bench("abc", jid=jid, batch="1,1,100%", check={"kind": "approve", "fun": "", "arg": [], "kwargs": {}})
-        bench.batch.pace.checking = 1
-        bench.batch.pause(PausedBy.PERMISSION, "web2: no right") if jid == jids[1] else None
-        bench.keep(BatchStore(opts))
-    told = f"Stage 1 of batch {jids[0]} is approved; batch.approve {jids[0]} stage=2 approves the next"
-    assert salt_run("batch.approve", jids[0], "stage=1")[1] == told
-    complaint = salt_run("batch.resume", jids[1])[1]
-    assert "It pauses again if this still holds: web2: no right" in complaint
+def test_what_is_approved_already_and_what_a_resume_cannot_change_is_said(salt_run, opts, tmp_path):
+    (tmp_path / "proc").mkdir()
+    jid, own = "20260516101112131415", {"cachedir": str(tmp_path)}
+    bench = Bench("abc", jid=jid, batch="1,1,100%", check={"kind": "approve", "fun": "", "arg": [], "kwargs": {}})
+    bench.batch.pace.checking = 1
+    bench.batch.pause(PausedBy.PERMISSION, "web2: no right")
+    bench.keep(BatchStore({**opts, **own}))
+    told = f"Stage 1 of batch {jid} is approved; batch.approve {jid} stage=2 approves the next"
+    assert salt_run("batch.approve", jid, "stage=1", **own)[1] == told
+    assert "It pauses again if this still holds: web2: no right" in salt_run("batch.resume", jid, **own)[1]
 
 
 @pytest.mark.parametrize("output, said", [("json", "false"), ("yaml", "false"), ("raw", "False"), ("jobs_table", "")])

@@ -305,18 +305,14 @@ class TestCountsBesideTheRecords:
         for number in range(5):
             returns = {f"web{minion}": minion % 3 for minion in range(6)}
             jobs.add(jid_at(NOW - number), minions=[*returns, "away"], returns=returns)
-        _spoil(_store(jobs))
+        # All returns are made unreadable.
+        where = "bank > 'jobs/returns/' AND bank < 'jobs/returns0'"
+        _store(jobs).driver.tables.run(f"UPDATE {VALUES} SET value = ? WHERE {where}", (b"\xc1",))
         for query in ({}, {"outcome": "failed"}, {"outcome": "missing", "minion": "away"}, {"minion": "web3"}):
             for row in jobs.search(**query)["jobs"]:
                 assert (row["Minions"], row["Returned"], row["Failed"], row["Missing"]) == (7, 6, 4, 1)
             assert len(jobs.found(**query)) == 5
         assert jobs.found(minion="web3", outcome="failed") == jobs.found(minion="web3", outcome="missing") == []
-
-
-def _spoil(store):
-    """Make all returns unreadable."""
-    query = f"UPDATE {VALUES} SET value = ? WHERE bank > 'jobs/returns/' AND bank < 'jobs/returns0'"
-    store.driver.tables.run(query, (b"\xc1",))
 
 
 def _store(jobs):

@@ -130,11 +130,7 @@ def test_a_preview_says_in_a_sentence_how_the_batch_would_go_on(asked, told):
     ("verb", "more", "told"),
     [
         ("stop", {"state": "stopping", "active": 2}, "still runs on 2 minions; with kill=True its job is ended there"),
-        (
-            "stop",
-            {"state": "stopping", "active": 1, "killing": True},
-            "still runs on 1 minion; its job is being killed",
-        ),
+        ("stop", {"state": "stopping", "active": 1, "killing": True}, "on 1 minion; its job is being killed there"),
         ("pause", {"state": "stopping"}, "Batch 1 is stopping"),
         ("pause", {"state": "paused", "paused_reason": "paused by anna"}, "is paused: paused by anna"),
         ("resume", {"state": "running"}, "is running; there is nothing to resume"),
