@@ -72,7 +72,8 @@ export class Timeline {
         return bar;
       });
       const at = batch.sizes?.length > 1 && /^Stage \d+$/.test(label) ? batch.sizes[Number(label.slice(6)) - 1] : null;
-      const told = `${label ? `${label}: ` : ""}${many(bars.length, "minion")}${at ? `, ${count(at)} at a time` : ""}`;
+      const named = batch.group === undefined ? label : `Group ${label}`;
+      const told = `${label ? `${named}: ` : ""}${many(bars.length, "minion")}${at ? `, ${count(at)} at a time` : ""}`;
       return [el("p", { class: "quiet" }, told), svg("svg", { role: "img", "aria-label": `${told}, ${count(bars.filter((run) => run.bad).length)} without success`, width: "100%", height: size * high }, shapes)];
     }));
   }
@@ -129,7 +130,7 @@ export class Timeline {
       this.spread.show(`half within ${duration(found.median, true)}, nine of ten within ${duration(found.ninety, true)}, the longest ${duration(found.longest, true)}`,
         found.bars.map((bar, index) => [[bar.count, "completed"], [bar.bad, "failed"]].map(([size, state]) => size > 0
           && svg("rect", { "data-state": state, x: (index * wide).toFixed(1), y: (HEIGHT - high(size)).toFixed(1), width: (wide - 1).toFixed(1), height: high(size).toFixed(1) }))));
-    } else this.spread.show("No minion has returned yet.");
+    } else this.spread.show("No minion has returned.");
     const slow = slowestOf(runs);
     this.longest = slow.length ? slow[0].to - slow[0].from || 1 : 1;
     keyed(this.slowest, slow, (run) => run.name, ({ name: minion, place }) => {

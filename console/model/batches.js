@@ -204,6 +204,7 @@ export function apply(batch, what, data) {
   STATES.forEach((state, index) => { batch[state] = told[index]; });
   batch.total = data.total;
   if (typeof data.status === "string") batch.state = data.status;
+  if (batch.state !== "paused") batch.approve = null; // what it waited for has been given
   if (typeof data.group === "string") batch.group = data.group;
   if (what === "paused") Object.assign(batch, { paused_by: text(data.paused_by), paused_reason: text(data.reason), opens_at: finite(data.opens_at) });
   if (what === "progress") batch.blocked_reason = text(data.blocked_reason);

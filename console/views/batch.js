@@ -204,7 +204,8 @@ export class BatchView {
     const stopping = batch.state === "stopping";
     buttons.pause.set(ours && (batch.state === "running" || isScheduled(batch)));
     buttons.resume.set(ours && isHeld(batch));
-    buttons.approve.set(ours && Number.isInteger(batch.approve) && !over);
+    const own = approversOf(batch) && batch.user === this.app.api.session?.user; // who started it may not approve it then
+    buttons.approve.set(ours && Number.isInteger(batch.approve) && !over && !own);
     buttons.stop.set(!over && !stopping);
     buttons.kill.set(!over && (!stopping || (batch.active > 0 && !batch.killing)));
     this.copy.hidden = !ours;

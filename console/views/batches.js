@@ -138,7 +138,7 @@ export class BatchesView {
  */
 export function remark(batch, silent, now) {
   if (silent > 0 && batch.driver === "engine" && !isOver(batch)) return `the engine has not answered for ${duration(silent)}`;
-  if (batch.halted_reason) return line(whyHalted(batch), 120);
+  if (batch.halted_reason) return `halted: ${line(whyHalted(batch), 120)}`;
   if (batch.state === "paused" && batch.paused_reason) return `${line(batch.paused_reason, 120)}${opens(batch, now)}`;
   const parts = [];
   if (batch.blocked_reason && !isOver(batch)) parts.push(line(batch.blocked_reason, 200));

@@ -59,7 +59,9 @@ test("an event is applied whole", () => {
   assert.equal(apply(row, "paused", told({ total: 4, completed: 3, pending: 1, status: "paused", paused_by: "window", reason: "by anna", opens_at: 7 })), true);
   assert.deepEqual([row.completed, row.pending, row.state, row.paused_reason, row.opens_at], [3, 1, "paused", "by anna", 7]);
   assert.deepEqual([isScheduled(row), isHeld(row)], [true, false]);
+  row.approve = 1;
   assert.equal(apply(row, "resumed", told({ total: 4, completed: 3, pending: 1, status: "running" })), true);
+  assert.equal(row.approve, null, "nothing is left to approve");
   assert.deepEqual([row.state, row.paused_by, row.paused_reason, row.opens_at], ["running", null, null, null]);
 });
 
