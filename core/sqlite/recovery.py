@@ -27,8 +27,8 @@ _TYPES: dict[str, tuple[Any, ...]] = {
 def backup(tables: Tables, path: Any) -> dict[str, Any]:
     """Copy the file as it is at this moment, and return path and bytes of the copy. :raises Refused:"""
     found = _of_file(tables, "backup")
-    if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path:
-        raise Refused(f"path is {path!r}; accepted is the absolute path of a file")
+    if not (isinstance(path, str) and os.path.isabs(path) and os.path.isdir(os.path.dirname(path))):
+        raise Refused(f"path is {path!r}; accepted is the absolute path of a file in a directory that is there")
     try:
         found.database.backup(path)
     except FileExistsError as exc:

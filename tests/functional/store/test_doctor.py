@@ -41,8 +41,15 @@ def disk(monkeypatch):
 
 def test_a_cache_in_order_has_no_findings(opts, disk):
     Returner(opts).save_load(JID, LOAD, minions=["web1"])
-    standing = {"job_cache": "salt_cache", "driver": opts["cache"], "usable": True, "jobs": 1}
-    assert examined(opts) == {**standing, "findings": [], "faults": 0, "retcode": 0}
+    assert examined(opts) == {
+        "job_cache": "salt_cache",
+        "driver": opts["cache"],
+        "usable": True,
+        "jobs": 1,
+        "findings": [],
+        "faults": 0,
+        "retcode": 0,
+    }
 
 
 def test_no_other_user_may_write_stored_records_whatever_the_umask_of_the_master(opts, disk):

@@ -413,8 +413,8 @@ class TestCopies:
         cache.store("bank", "key", 1)
         run = salt.loader.runner(opts)
         (tmp_path / "there").write_text("mine")
-        refused = {str(tmp_path / "there"): "is there already", "relative": "absolute path", "/x\0y": "absolute path"}
-        for path, why in refused.items():
+        refused = {str(tmp_path / "there"): "is there already", "relative": "absolute path", "/x\0y": "cannot be made"}
+        for path, why in (*refused.items(), (str(tmp_path / "no" / "copy"), "a directory that is there")):
             with pytest.raises(Exception, match=why):
                 run["job_cache.backup"](path)
         assert (tmp_path / "there").read_text() == "mine"
