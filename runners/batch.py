@@ -646,6 +646,10 @@ def _before(jid: str, rights: CallerRights) -> dict[str, Any]:
         published = [row for row in Returns(site_of(__opts__), cache).publishes(jid) if row.load]
         minions = {minion for row in published for minion in row.minions}
         load = published[0].loaded() if published else {}
+        if any(
+            minions.difference(row.minions) for row in published if not row.origin
+        ):  # parts of a batch of Salt's own
+            load |= {"tgt": sorted(minions), "tgt_type": "list"}
     else:
         load = cache.load(jid, to_publish=True)
         minions = set(minions_of(load))

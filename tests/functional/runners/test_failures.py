@@ -32,8 +32,8 @@ def run(opts):
     return lambda function, *args: salt.loader.runner(opts)[function](*args)
 
 
-def publish(opts, minions, fun="state.apply", arg=("nginx",)):
-    load = {"jid": JID, "fun": fun, "arg": list(arg), "tgt": "*", "tgt_type": "glob", "user": "anna", "ret": ""}
+def publish(opts, minions, fun="state.apply", arg=("nginx",), tgt="*", kind="glob"):
+    load = {"jid": JID, "fun": fun, "arg": list(arg), "tgt": tgt, "tgt_type": kind, "user": "anna", "ret": ""}
     returners = salt.loader.returners(opts, {})
     with contextlib.suppress(KeyError):
         returners[f"{opts['master_job_cache']}.prep_jid"](passed_jid=JID)

@@ -215,6 +215,12 @@ def test_a_job_that_a_minion_has_brought_is_repeated_for_nobody(opts):
         salt.loader.runner(opts)["batch.preview"](like=JID)
 
 
+def test_a_job_of_salts_own_batch_is_repeated_on_the_minions_of_all_its_parts(opts):
+    for name in ("web1", "web2"):
+        publish(opts, [name], tgt=[name], kind="list")
+    assert salt.loader.runner(opts)["batch.preview"](like=JID)["minions"] == ["web1", "web2"]
+
+
 def test_a_minion_sends_no_notice_and_a_user_of_the_runner_may(opts):
     answered, told = ask(opts, MINION, "job_recorder.test_notice")
     assert not answered and "may look at this, and change nothing" in told
