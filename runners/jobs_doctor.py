@@ -9,13 +9,15 @@ See in one place what does not work in this extension, before anything else.
 from __future__ import annotations
 
 import contextlib
+import glob
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 # Every salt-run imports this file. What a call needs beyond these, it imports itself.
 from saltext.jobs.core import runner
 from saltext.jobs.core.engine.names import BATCH_MANAGER, ENGINES, JOB_RETRY
-from saltext.jobs.core.findings import Finding, examined, fault
+from saltext.jobs.core.findings import Finding, advice, examined, fault
 from saltext.jobs.core.options import kinds
 
 __virtualname__ = "jobs_doctor"
@@ -57,7 +59,7 @@ def run() -> dict[str, Any]:
     from saltext.jobs.core.options import section_of
 
     _require_no_peer()
-    parts, found = dict[str, str](), [*_misspelt(__opts__), *_left_behind(__opts__)]
+    parts, found = dict[str, str](), [*_misspelt(__opts__), *_left_behind(__opts__), *_advised(__opts__)]
     for part in (_JOB_CACHE, *ENGINES):
         configured, work = _is_configured(part), _open_work(part)
         if not configured and not work and not (part in ENGINES and section_of(__opts__, part)):
@@ -132,6 +134,25 @@ def _left_behind(opts: Mapping[str, Any]) -> Iterator[Finding]:
             yield fault("batches-left-behind", f"{batches} in {place}, which is not used any more", do)
         if owed := _work_in(other, JOB_RETRY):
             yield fault("jobs-left-behind", f"{owed} in {place}, which is not used any more", do)
+
+
+def _advised(opts: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield advice about the configuration: for a master that has not read it, and for users who may not read the file."""
+    from saltext.jobs.core.engine import requests
+
+    if opts.get("cache") == "sqlite" and opts.get("publisher_acl") and _is_configured(_JOB_CACHE):
+        told = "users of `publisher_acl` may not read the file of `cache: sqlite`: `salt` prints a warning for each of them"
+        yield advice("users-without-file", told, "use another `cache`, or have them call salt-api")
+    with contextlib.suppress(OSError, KeyError, TypeError):  # no master runs here
+        started = os.stat(opts["pidfile"]).st_mtime
+        files = [
+            opts["conf_file"],
+            *glob.glob(os.path.join(os.path.dirname(opts["conf_file"]), opts["default_include"])),
+        ]
+        newer = sorted(name for name in files if os.stat(name).st_mtime > started)
+        if newer and any(requests.is_running(opts, engine) for engine in ENGINES):
+            told = f"{newer[0]} was changed after the master had started, and the master goes by what was there before"
+            yield advice("configuration-changed", told, "restart the master")
 
 
 def _misspelt(opts: Mapping[str, Any]) -> Iterator[Finding]:

@@ -49,7 +49,7 @@ def about_disk(folder: pathlib.Path) -> list[Finding]:
     disk, found = os.statvfs(folder), []
     free = disk.f_bavail * disk.f_frsize
     if free < LEAST_BYTES:
-        told = f"the disk of {folder} has {free >> 20} MB left, and nothing is published before it is on the disk"
+        told = f"the disk of {folder} has {free >> 20} MB left: nothing is published while a record of it cannot be written"
         found.append(fault("disk-space", told, "make room"))
     if disk.f_files and disk.f_favail < LEAST_INODES * disk.f_files:
         told = f"the disk of {folder} has {disk.f_favail} inodes left, of {disk.f_files}, and each new file needs one"

@@ -56,27 +56,27 @@ def test_advice_comes_last_and_once_and_leaves_the_exit_status_at_zero(opts):
     assert (found["parts"]["batch_manager"], found["parts"]["job_retry"]) == ("works", "works")
 
 
+def test_a_configuration_that_the_master_has_not_read_and_users_who_may_not_read_the_file_are_advice(opts, tmp_path):
+    (tmp_path / "pid").write_text("17")
+    os.utime(tmp_path / "pid", (1, 1))
+    more = {"pidfile": str(tmp_path / "pid"), "publisher_acl": {"anna": [".*"]}, "master_job_cache": "salt_cache"}
+    with leading(opts, BATCH_MANAGER):
+        told = " ".join(said(examined(opts, engines=[{BATCH_MANAGER: {}}], **more)))
+    assert "was changed after the master had started" in told and "users of `publisher_acl` may not read" in told
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (
-            {"engines": [{"batch_manger": {}}]},
-            "`engines:` names 'batch_manger', which is no engine: correct it to batch_m",
-        ),
+        ({"engines": [{"batch_manger": {}}]}, "`engines:` names 'batch_manger', which is no engine: correct it to"),
         ({"engines": ["job_rety"]}, "`engines:` names 'job_rety'"),
-        (
-            {"job_recoder": {"ret": "x"}},
-            "the master's configuration has 'job_recoder', which is no option: correct it to",
-        ),
+        ({"job_recoder": {"ret": 1}}, "the master's configuration has 'job_recoder', which is no option: correct it"),
         ({"cache": "sqllite"}, "cache is 'sqllite': correct it to sqlite"),
         ({}, "job_retry: the master's configuration has `job_retry:`, but `engines:` does not name job_retry"),
         ({"job_notices": {"url": "http://x"}}, "job_recorder: the master's configuration has `job_notices:`, but"),
         ({"master_job_cache": "salt_cahce"}, "master_job_cache is 'salt_cahce': correct it to salt_cache"),
         ({"engines": [{BATCH_MANAGER: {}}]}, "batch_manager: no batch_manager engine runs"),
-        (
-            {"engines": [BATCH_MANAGER], BATCH_MANAGER: {"max_in_flight": "x"}},
-            "batch_manager: the engine does not start",
-        ),
+        ({"engines": [BATCH_MANAGER], BATCH_MANAGER: {"max_in_flight": 0}}, "batch_manager: the engine does not star"),
     ],
 )
 def test_what_is_misspelt_or_does_not_run_is_a_fault(opts, more, told):
