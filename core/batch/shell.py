@@ -212,8 +212,6 @@ class BatchShell:
         if ports.cache.keeps_first_load:
             await effects.store_load(ports, spec)
         self._check_number(spec)  # others may have been taken in meanwhile
-        if not self.live:  # nothing waits by the engine's clock: it may follow the system's, if that was set
-            ports.clock.offset += ports.wall() - ports.clock.now()
         live = self._take_in(Batch(dataclasses.replace(spec, acks=ports.acks), ports.clock.now()))
         self._turns.took(live, ())
         await self._turns.durable()

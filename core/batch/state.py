@@ -161,8 +161,9 @@ class Pending(Part):
 
     def ping_over(self, now: float) -> list[str]:
         """A ping is over: return the minions that have been pinged often enough and are not there."""
-        for minion in self.unseen.keys() & self.pinged:
-            self.unseen[minion] += 1
+        for minion in self.pinged:
+            if minion in self.unseen:
+                self.unseen[minion] += 1
         self.pinged, self.first_ping = (), False
         if now < self.settled_at:
             self.ping_at = now + self.spec.gather_job_timeout

@@ -39,7 +39,8 @@ def change_of(batch: Batch) -> Change:
     """Return what has changed of a batch since the last call, with the request to the retry queue to take minions over."""
     row, parts = _packed(batch.row()), {minion: _packed(batch.members[minion].row()) for minion in batch.touched}
     asks, request = {}, {"do": "enqueue", "batch": True, "jid": batch.spec.jid, "reason": "away when its batch ended"}
-    if handed := sorted(minion for minion in batch.touched if batch.members[minion].ended is Outcome.QUEUED):
+    handed = sorted(minion for minion in batch.touched if batch.members[minion].ended is Outcome.QUEUED)
+    if handed:
         asks[JOB_RETRY, requests.new_id()] = salt.payload.dumps({**request, "minions": handed})
     batch.touched.clear()
     kind = Kind.ENDED if batch.closed else Kind.OPEN

@@ -85,7 +85,8 @@ def masters_of(tables: Tables, engine: str) -> list[Master]:
 
 def standing(opts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of ``batch.masters``. :raises OSError, SiteAway: when the site cannot be reached."""
-    site, began = site_of(opts), time.monotonic()
+    site = site_of(opts)
+    began = time.monotonic()
     site.name()
     answered = time.monotonic() - began
     engines = {engine: _engine(site, engine) for engine in ENGINES}

@@ -160,7 +160,6 @@ def _run(opts: Mapping[str, Any], name: str, settings: S, build: Callable[[S, An
         loop.start()
     # The loop ends only when the lead is lost. Salt restarts the engine, which then waits for its turn.
     seat.leave()
-    os._exit(0)  # Python would wait for a thread that hangs in a returner or a job cache
 
 
 def _fire(opts: Mapping[str, Any], tag: str, data: dict[str, Any]) -> None:

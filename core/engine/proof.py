@@ -107,7 +107,7 @@ class Proof:
             self._questions.doubt()
         if news is not None and news.gap:
             self._quiet.warning("gap", "The log may lack records, so the job cache is searched: %s", news.gap)
-            self._after_gap.set(max(self._clock.now(), min(self._searched_at, self._clock.now()) + GAP_PAUSE))
+            self._after_gap.set(max(self._clock.now(), self._searched_at + GAP_PAUSE))
         return news is not None and news.more
 
     def _look(self) -> News | None:

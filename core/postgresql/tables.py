@@ -213,8 +213,8 @@ def _prepare(connection: Patient, path: pathlib.Path | None) -> None:
         raise psycopg.OperationalError(f"{path} cannot be read: {exc}") from exc
     if known != name:
         raise StateError(
-            f"the database {connection.info.dbname} at {connection.info.host}:{connection.info.port} is another site's; "
-            f"if this master is to belong to it from now on, remove {path} and restart the master"
+            f"the database {connection.info.dbname} at {connection.info.host}:{connection.info.port} is another site's, "
+            f"or new; if this master is to belong to it from now on, remove {path} and restart the master"
         )
 
 

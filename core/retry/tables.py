@@ -31,7 +31,7 @@ _ENTRIES = Table(
         FUNCTION,
         Column("TRIES", "attempts", right=True, rank=3),
         Column("QUEUED", "queued_at", rank=1, age=True),
-        Column("EXPIRES", "expires_at", rank=4, age=True),
+        Column("EXPIRES", lambda one: None if State(one["state"]) in ENDED else one["expires_at"], rank=4, age=True),
     ),
     # What needs an operator comes first, then what is under way, then what waits.
     order=(*_STUCK, "expired", "running", "sent", "claimed", "pending", "cancelled", "done"),
@@ -106,7 +106,7 @@ ANSWERS = {
         "Nothing is queued anew: each minion has returned the job or is owed it already, or its queue is full.",
     ),
     "replay": _told(f"waiting: {_ASKED}"),
-    "retry": _told("tried again at the next sign of life; salt-run job_retry.replay MINION does it now"),
+    "retry": _told(f"tried again: {_ASKED}"),
     "cancel": _told("cancelled"),
     "purge": _told("forgotten"),
 }

@@ -282,8 +282,11 @@ def test_an_uninstall_leaves_nothing_but_the_namespace_of_all_extensions(fresh):
     assert fresh.files() - fresh.before <= {pathlib.Path("saltext")}
 
 
+def _by_the_way(path):
+    return path.parent.suffix == ".egg-info" or path.parent.name == "__pycache__"
+
+
 def test_the_source_distribution_has_all_that_the_repository_has(source):
     listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=CHECKOUT).splitlines()
-    by_the_way = (".egg-info", "__pycache__")
-    made = {path for path in source.rglob("*") if path.is_file() and not path.parent.name.endswith(by_the_way)}
+    made = {path for path in source.rglob("*") if path.is_file() and not _by_the_way(path)}
     assert {str(path.relative_to(source)) for path in made} - {"PKG-INFO", "setup.cfg"} == set(listed)

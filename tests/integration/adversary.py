@@ -37,8 +37,21 @@ COMMANDS = {
     **dict.fromkeys(("_register_resources", "no_such_command"), 1),
 }
 FIELDS = (
-    *("jid", "id", "fun", "fun_args", "arg", "return", "retcode", "success", "minions", "tgt", "tgt_type", "user"),
-    "new",
+    *(
+        "jid",
+        "id",
+        "fun",
+        "fun_args",
+        "arg",
+        "return",
+        "retcode",
+        "success",
+        "minions",
+        "tgt",
+        "tgt_type",
+        "user",
+        "new",
+    ),
     *("lost", "act", "result", "n", "signature", "state", "metadata", "ret", "nocache", "_stamp", "cmd", "data", "out"),
 )
 ODD = (

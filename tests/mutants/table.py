@@ -195,8 +195,8 @@ _TABLE = (
     (
         "a batch ends, and the retry queue does not get what it has handed over",
         "core/batch/store.py",
-        "if handed := sorted(",
-        "if handed := False and sorted(",
+        "    if handed:\n        asks",
+        "    if False:\n        asks",
         TOGETHER,
     ),
     (

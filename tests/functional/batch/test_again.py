@@ -72,9 +72,16 @@ def test_a_given_option_takes_no_argument_of_that_name_from_the_function(site):
 
 
 def test_a_batch_like_a_job_runs_the_function_of_that_job(site):
-    load = {"fun": "state.apply", "tgt": "web1", "tgt_type": "glob", "ret": "", "user": "anna", "jid": "x"}
-    options = {"metadata": {"ticket": 7}, "delimiter": ":", "module_executors": ["sudo"], "ret_config": "audit"}
-    load |= {"arg": ["nginx", {"__kwarg__": True, "test": True}], "kwargs": options}
+    load = {
+        "fun": "state.apply",
+        "tgt": "web1",
+        "tgt_type": "glob",
+        "ret": "",
+        "user": "anna",
+        "jid": "x",
+        "arg": ["nginx", {"__kwarg__": True, "test": True}],
+        "kwargs": {"metadata": {"ticket": 7}, "delimiter": ":", "module_executors": ["sudo"], "ret_config": "audit"},
+    }
     found = same(site, of_job("x", load), batch=1)
     assert (found.fun, found.arg, found.kwargs, found.minions) == ("state.apply", ("nginx",), {"test": True}, ("web1",))
     assert found.options == {"metadata": {"ticket": 7}, "module_executors": ["sudo"], "ret_config": "audit"}

@@ -153,10 +153,7 @@ def answering(opts):
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (
-            {"fun": "cancel", "minion": "a"},
-            "No entry of minion=a can be cancelled; salt-run job_retry.list minion=a shows",
-        ),
+        ({"fun": "cancel", "minion": "a"}, "No entry of minion=a can be cancelled; salt-run job_retry.list minion=a"),
         ({"fun": "retry", "minion": "a", "jid": JID}, f"No entry of minion=a jid={JID} is held or dead"),
         ({"fun": "replay", "minion": "a"}, "No entry of minion=a waits for delivery"),
     ],

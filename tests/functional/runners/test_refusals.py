@@ -31,10 +31,7 @@ WRONG = [
     (["batch.start", "N@canary", "test.ping"], "a compound target needs tgt_type=compound"),
     (["batch.start", "web1 or web2", "test.ping"], "a compound target needs tgt_type=compound"),
     (["job_retry.show", "20200101000000000000", "web1"], "web1 is not owed job 20200101000000000000"),
-    (
-        ["job_retry.show", "20200101000000000000"],
-        "job_retry.show needs minion beside jid=20200101000000000000; salt-run",
-    ),
+    (["job_retry.show", "20200101000000000000"], "job_retry.show needs minion beside jid=20200101000000000000; salt"),
     (["job_retry.purge"], "state is not given; accepted is one or more of held, expired, cancelled, dead"),
     (["batch.retry", "1", "which=failed,kiled"], "accepted is one or more of failed, timed_out, lost, killed, offline"),
     (["batch.start", "*", "test.ping,test.version"], "fun is 'test.ping,test.version'; a batch runs one function"),

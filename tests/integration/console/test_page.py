@@ -602,8 +602,14 @@ def test_a_job_is_shown_with_its_arguments_as_runners_mask_them(page, api):
 
 def test_script_in_ids_and_returns_is_text(page, api):
     batch = summary(HOSTILE_ID, active=1, fun=HOSTILE, tgt=HOSTILE, user=HOSTILE, state="paused", paused_reason=HOSTILE)
-    job = dict.fromkeys(("Function", "User", "Target", "StartTime"), HOSTILE)
-    job |= {"jid": JID, "Arguments": [HOSTILE]}
+    job = {
+        "jid": JID,
+        "Function": HOSTILE,
+        "User": HOSTILE,
+        "Target": HOSTILE,
+        "StartTime": HOSTILE,
+        "Arguments": [HOSTILE],
+    }
     job |= {"Minions": [HOSTILE_ID], "Result": {HOSTILE_ID: {"return": HOSTILE, "retcode": 1}}}
     row = {"JID": HOSTILE_ID, "Function": HOSTILE, "Target": [HOSTILE], "User": HOSTILE, "StartTime": HOSTILE}
     has_batch(api, batch, {HOSTILE_ID: {"state": HOSTILE, "since": HOSTILE, "retcode": HOSTILE, "group": HOSTILE}})

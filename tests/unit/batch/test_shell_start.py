@@ -9,7 +9,6 @@ import pytest
 
 from saltext.jobs.core.batch.shell import LATE, MOST_WAITING
 from saltext.jobs.core.batch.store import BatchStore, change_of, path_of
-from saltext.jobs.core.engine.loop import Clock
 from tests.faults import failing_syncs, full_disk
 from tests.unit.batch.bench import spec
 from tests.unit.batch.shell_bench import JID, FakeMinion, FakeWorker, ShellBench, Slow
@@ -244,16 +243,6 @@ def test_a_batch_that_was_asked_for_long_ago_and_by_nobody_who_still_waits_is_no
         asked = {"do": "start", "spec": spec("b", "1", jid=OTHER).as_dict()}
     assert [kind for kind, _ in bench.inbox.replies.values()] == ["answer", "refuse"]
     assert bench.end().success and bench.batch(OTHER) is None
-
-
-@pytest.mark.parametrize("by", [-7200.0, 7200.0])
-def test_a_batch_has_the_times_of_a_clock_that_was_set_before_it_and_its_returns_count_at_once(bench, by):
-    wall = Clock(bench.clock.now() + by, bench.virtual.steady)
-    bench.restart(wall=wall.now)
-    bench.run(20.0)
-    began = wall.now()
-    bench.begin("ab", "1", timeout=60.0)
-    assert bench.end(seconds=20.0).success and 0.0 <= bench.batch().created - began < 1.0
 
 
 def test_a_batch_is_started_at_once_while_the_server_that_tells_the_rights_is_slow(bench):

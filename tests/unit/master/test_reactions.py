@@ -83,6 +83,8 @@ def test_an_event_with_too_many_fields_is_not_searched_and_the_log_says_so(large
     ) == (name == "start_batch.sls")
 
 
-def test_a_batch_is_resumed_whose_jid_has_the_number_of_a_process():
-    done = react("resume_batch.sls", "operations/resume/20260516101112131415_4711", {})
-    assert done["resume"]["runner.batch.resume"] == [{"args": [{"jid": "20260516101112131415_4711"}]}]
+@pytest.mark.parametrize("jid", ["20260516101112131415", "20260516101112131415_4711"])
+def test_a_batch_is_resumed_whatever_form_its_jid_has(jid):
+    assert react("resume_batch.sls", f"operations/resume/{jid}", {})["resume"]["runner.batch.resume"] == [
+        {"args": [{"jid": jid}]}
+    ]

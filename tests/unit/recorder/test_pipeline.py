@@ -14,6 +14,10 @@ class DataError(Exception):
     pass
 
 
+class UntranslatableCharacter(DataError):
+    pass
+
+
 class OperationalError(Exception):
     pass
 
@@ -192,7 +196,7 @@ def test_a_bad_record_that_the_returner_names_costs_no_further_call():
 
 
 def test_an_error_about_the_data_blames_the_record_and_one_about_the_world_does_not():
-    of_data = type("UntranslatableCharacter", (DataError,), {})(), TypeError(), KeyError(), ValueError("x" * 9999)
+    of_data = UntranslatableCharacter(), TypeError(), KeyError(), ValueError("x" * 9999)
     assert all(failure_of(error).is_fault and len(failure_of(error).reason) <= 1000 for error in of_data)
     of_the_world = OperationalError(), OSError(28, "full"), ConnectionError(), Exception()
     assert not any(failure_of(error).is_fault for error in of_the_world)

@@ -37,7 +37,7 @@ def test_entries_that_need_an_operator_come_first_and_the_rest_are_folded():
     lines = drawn(tables.entries, found)
     assert len(lines) == 47
     assert lines[0] == "500 entries: 10 dead, 490 pending"
-    assert all(line.startswith("db") for line in lines[5:15])
+    assert all(line.startswith("db") and line.endswith("  -") for line in lines[5:15])  # nothing of these expires
     assert lines[-2] == "… and 460 more; --out=json shows all"
 
 
