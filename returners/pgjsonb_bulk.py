@@ -76,8 +76,21 @@ def event_return(events: Sequence[Mapping[str, Any]]) -> None:
         {"kind": EVENT, "tag": event["tag"], "time": now + number / 1e6, "data": event_for_history(event["data"])}
         for number, event in enumerate(events)
     ]
-    for reason in store_many(records).values():
+    for reason in _refused(records):
         raise ValueError(reason)
+
+
+def _refused(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Store records, and return why some are refused: a bad one, such as with a tag that is too long, keeps out no other."""
+    try:
+        return list(store_many(records).values())
+    except Exception as exc:
+        if not {"DataError", "IntegrityError", "ValueError"}.intersection(kind.__name__ for kind in type(exc).__mro__):
+            raise
+        if len(records) == 1:
+            return [str(exc)]
+    middle = len(records) // 2
+    return [*_refused(records[:middle]), *_refused(records[middle:])]
 
 
 def _store_one(record: Mapping[str, Any]) -> None:

@@ -318,7 +318,8 @@ def test_salt_can_use_it_as_an_ordinary_returner(tables, opts, postgresql):
     assert postgresql.returns() == [(JID, "m1")]
     event_return = module._modules()["pgjsonb_bulk.event_return"]
     with pytest.raises(ValueError, match="NUL"):
-        event_return([{"tag": "salt/auth", "data": {"id": one, "token": "secret"}} for one in ("m1", "\0", "m1")])
+        events = ("salt/auth", "m1"), ("salt/auth", "\0"), ("x" * 300, "m2"), ("salt/auth", "m1")
+        event_return([{"tag": tag, "data": {"id": one, "token": "secret"}} for tag, one in events])
     assert postgresql.execute("SELECT data->>'id', data ? 'token' FROM salt_events") == [("m1", False)] * 2
     module._modules().pack["__context__"]["pgjsonb_bulk"].close()
 
