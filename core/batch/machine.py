@@ -40,18 +40,18 @@ def step(batch: Batch, fact: Fact, now: float) -> list[Effect] | None:
         return None
     new = [] if batch.stepped_at else [Announce("new")]
     batch.stepped_at = now
-    return [*new, *effects, *_advance(batch, now)]
+    return [*new, *effects, *_advance(batch, fact, now)]
 
 
-def _advance(batch: Batch, now: float) -> list[Effect]:
-    """Return the effects that the state calls for, whatever fact led to it."""
+def _advance(batch: Batch, fact: Fact, now: float) -> list[Effect]:
+    """Return the effects that the state calls for, after this fact."""
     batch.pace.warm(now)
     batch.pace.wanted, batch.pending.awaited_until, batch.goes_on_at = 0, 0.0, math.inf  # ``_go_on`` sets them
     if batch.finished:
         return []
     overdrawn = "" if batch.halted else batch.overdrawn()
     effects = batch.halt(overdrawn) if overdrawn else []
-    if batch.killing:  # also where it was not done yet, unless the publish is still under way
+    if batch.killing and not isinstance(fact, facts.Returned):  # where it was not done yet, or once a publish is over
         late = [minion for minion, known in batch.flights.items() if not known.kills and known.step is not Step.SENDING]
         effects += ending.kill(batch, late, now)
     if not batch.is_over():

@@ -110,8 +110,8 @@ _TABLE = (
     (
         "a kill misses the minions whose publish is under way",
         "core/batch/machine.py",
-        "if batch.killing:",
-        "if batch.killing and batch.publishing:",
+        "if batch.killing and",
+        "if batch.killing and batch.publishing and",
         "tests/unit/batch/test_shell_control.py::test_a_kill_reaches_minions_whose_publish_was_under_way",
     ),
     (

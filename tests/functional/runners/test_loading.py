@@ -17,21 +17,8 @@ from tests.waiting import SOON, stretched
 VERBS = {path.stem: functions(path.stem) for path in (CHECKOUT / "runners").glob("[!_]*.py")}
 
 #: Our modules that every salt-run may import.
-LIGHT = {
-    "display",
-    "display.text",
-    "engine",
-    "engine.names",
-    "errors",
-    "findings",
-    "ids",
-    "lines",
-    "loader",
-    "options",
-    "options.kinds",
-    "runner",
-    "windows",
-}
+LIGHT = {"display", "display.text", "engine", "engine.names", "errors", "findings", "ids", "lines", "loader", "options"}
+LIGHT |= {"options.kinds", "runner", "windows"}
 _LOADS_ALL = """
 import json, sys
 import salt.config, salt.loader

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import salt.payload
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.member import KILLS
 from saltext.jobs.core.batch.pace import FRESH
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.batch.summary import summary
 from saltext.jobs.core.engine.requests import Service
+from tests.unit.batch.bench import Bench
 from tests.unit.batch.shell_bench import JID, FakeMinion, ShellBench
 from tests.unit.batch.test_shell_rollout import ANNA, APPROVE, FUNCTION, HOUR
 
@@ -55,6 +59,18 @@ def test_a_stopped_batch_lets_what_runs_end_unless_it_is_told_to_kill_it(tmp_pat
         assert bench.end().pending.in_order() == ["c", "d"]
         assert bench.states() == {"a": "completed", "b": "killed"}
         assert bench.bus.kinds() == ["new", "halted"]
+
+
+def test_what_a_return_costs_while_a_batch_is_killed_does_not_depend_on_how_many_minions_run_it():
+    def seconds_with(count):
+        batch = Bench([str(number) for number in range(count)], "100%")
+        batch.sent()
+        batch.tell(facts.Requested("stop", kill=True))
+        began = time.process_time()
+        batch.returns(*map(str, range(100)))
+        return time.process_time() - began
+
+    assert seconds_with(20_000) < 10 * seconds_with(200)
 
 
 def test_a_kill_reaches_minions_whose_publish_was_under_way(tmp_path):
