@@ -15,8 +15,9 @@ function written(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 
-/** What may become of a minion, in the order in which it is shown. */
-export const FATES = ["failed", "timed_out", "lost", "killed", "offline", "missing", "queued", "active", "pending", "returned"];
+/** What may become of a minion, in the order in which it is shown: first without success, by itself, by a batch or by the retry queue. */
+const WRONG = ["failed", "timed_out", "lost", "killed", "offline", "dead", "expired", "cancelled"];
+export const FATES = [...WRONG, "missing", "queued", "active", "pending", "returned"];
 
 /**
  * Return `[{minion, state, value, code}]` of a job, by name; `state` is one of FATES.
@@ -36,6 +37,11 @@ export function returnsOf(job, known) {
     const failed = wrapped && hasFailed(record);
     return { minion, state: failed ? "failed" : "returned", value: wrapped ? record.return : record, code: wrapped ? record.retcode : null };
   });
+}
+
+/** How many minions ended without success. */
+export function wrongOf(returns) {
+  return returns.filter(({ state }) => WRONG.includes(state)).length;
 }
 
 /** The counts of returns by state. */

@@ -3,7 +3,7 @@
 import { el, replace, say, set, to } from "../dom.js";
 import { count, line, name, published, target } from "../format.js";
 import { draftOf } from "../model/draft.js";
-import { FATES, countsOf, returnsOf, worstFirst } from "../model/jobs.js";
+import { FATES, countsOf, returnsOf, worstFirst, wrongOf } from "../model/jobs.js";
 import { statesOf, textOf } from "../model/returned.js";
 import { Reader } from "../reader.js";
 import { keepDraft } from "../session.js";
@@ -55,8 +55,8 @@ export class JobView {
       this.readAt = Date.now() / 1000;
     }
     this.app.draw();
-    const { failed, returned: fine } = countsOf(this.returns);
-    await this.failures.want(failed, failed + fine === this.returns.length);
+    const wrong = wrongOf(this.returns);
+    await this.failures.want(wrong, wrong + countsOf(this.returns).returned === this.returns.length);
   }
 
   hear(event) {

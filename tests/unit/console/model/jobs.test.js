@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { commandOf, countsOf, returnsOf, worstFirst } from "../../../../console/model/jobs.js";
+import { commandOf, countsOf, returnsOf, worstFirst, wrongOf } from "../../../../console/model/jobs.js";
 
 const JOB = {
   Minions: ["d", "a", 7, "b"],
@@ -37,8 +37,10 @@ test("an answer that is no job has no returns", () => {
 });
 
 test("of minions without a return it is said what batches and the queue know of them", () => {
-  const known = { owed: { a: "pending" }, groups: [{ state: "offline", minions: ["b"] }] };
-  assert.deepEqual(returnsOf({ Minions: ["a", "b", "c"], Result: {} }, known).map(({ state }) => state), ["queued", "offline", "missing"]);
+  const known = { owed: { a: "pending" }, groups: [{ state: "offline", minions: ["b"] }, { state: "dead", minions: ["d"] }] };
+  const found = returnsOf({ Minions: ["a", "b", "c", "d"], Result: {} }, known);
+  assert.deepEqual(found.map(({ state }) => state), ["queued", "offline", "missing", "dead"]);
+  assert.deepEqual([wrongOf(found), Object.values(countsOf(found)).reduce((sum, one) => sum + one)], [2, 4]);
 });
 
 test("a minion named like a property of every object is missing like any other", () => {
