@@ -391,8 +391,9 @@ class Together(Misfortunes, Both):
         assert state != "completed", f"{key} has not returned, and is {state}"
         reached = {"killed": {"saltutil.kill_job"}, "timed_out": {"saltutil.kill_job", "saltutil.term_job"}}.get(state)
         assert reached is None or reached & self.signalled[key], f"no kill has reached {key}, and it is {state}"
-        # A silent minion may have begun the job, for all that a batch can know.
-        is_excused = state == "lost" or self.runs[key] or key in self.gone or batch.halted
+        # A silent minion may have begun the job, for all that a batch can know; so may one that the queue has sent it to.
+        is_held = self.state(*key) is State.HELD
+        is_excused = state == "lost" or is_held or self.runs[key] or key in self.gone or batch.halted
         if not is_excused:
             assert batch.spec.offline != "queue", f"{key} never got its job, and is {state}"
 
