@@ -316,14 +316,13 @@ def minions(
 
     store = _store()
     globs, edge = kinds.NAMES.given("minion", minion), kinds.MOMENT.given("not_since", not_since)
-    if fun is None:
-        fun = "state.apply"
-        runner.note(globals(), "This is about state.apply; fun='state.*' or fun='*' looks at other functions too")
-    query = query_of(store, {"fun": fun, "start_time": start_time})
+    query = query_of(store, {"fun": "state.apply" if fun is None else fun, "start_time": start_time})
     wanted = [name for name in minion_keys(__opts__)[0] if any(fnmatch.fnmatchcase(name, glob) for glob in globs)]
     if not wanted:
         _require_jobs_here()
         raise Refused(f"No accepted minion matches {','.join(globs)}; fun=… names a function")
+    if fun is None:
+        runner.note(globals(), "This is about state.apply; fun='state.*' or fun='*' looks at other functions too")
     found = last_results(store, query, wanted, _sees())
     if not any(one["jid"] for one in found.values()):
         _require_jobs_here()

@@ -166,7 +166,7 @@ def test_no_master_leads_while_the_server_is_away(cache_servers, options, site):
 def test_a_database_of_another_site_is_refused(cache_servers, options, site):
     site.lead(ENGINE)
     other = cache_servers("postgresql").make_database("othersite")
-    with pytest.raises(OSError, match=r"another site's; .*remove .*/saltext_jobs/site"):
+    with pytest.raises(OSError, match=r"another site's, or new; .*remove .*/saltext_jobs/site"):
         site_of({**options, **other}).lead(ENGINE)
 
 
