@@ -72,15 +72,7 @@ FOR_SALT = [
 #: The modules of each wing that touch the master, the disk, a clock or the loop. All others are pure: facts in, effects out.
 SHELLS = {
     "batch": {
-        "catalog",
-        "doctor",
-        "effects",
-        "live",
-        "minion_data",
-        "permission",
-        "shell",
-        "starting",
-        "store",
+        *("catalog", "doctor", "effects", "live", "minion_data", "permission", "shell", "starting", "store"),
         "watch",
     },
     "retry": {"doctor", "effects", "reader", "shell", "store"},

@@ -197,7 +197,7 @@ class BatchShell:
     async def _new(self, spec: Spec) -> Live:
         """Take in a new batch. :raises ValueError: if it cannot be carried out."""
         ports = self._ports
-        self._check_number(spec)
+        self._check_others(spec)
         strangers = await ports.disk_worker.call(ports.permission.strangers, spec.minions)
         if strangers:
             raise ValueError(
@@ -211,7 +211,7 @@ class BatchShell:
             )
         if ports.cache.keeps_first_load:
             await effects.store_load(ports, spec)
-        self._check_number(spec)  # others may have been taken in meanwhile
+        self._check_others(spec)  # others may have been taken in meanwhile
         live = self._take_in(Batch(dataclasses.replace(spec, acks=ports.acks), ports.clock.now()))
         self._turns.took(live, ())
         await self._turns.durable()
@@ -219,14 +219,15 @@ class BatchShell:
         log.info("Batch %s: %s on %s, by %s", spec.jid, spec.fun, counted(len(spec.minions), "minion"), spec.user)
         return live
 
-    def _check_number(self, spec: Spec) -> None:
-        """Refuse a batch if too many of the same limited user have sent nothing yet. :raises ValueError:"""
-        others = [live.batch for live in self.live.values() if live.batch.spec.user == spec.user]
-        if Rights(spec).limited and sum(not batch.pace.publishes for batch in others) >= MOST_WAITING:
-            raise ValueError(
-                f"{spec.user} has {MOST_WAITING} batches that have sent nothing yet, and may have no more, as a user with "
-                "limited rights: stop some of them, or let them begin"
-            )
+    def _check_others(self, spec: Spec) -> None:
+        """Refuse a retry beside another one on its minions, and one of too many of a limited user. :raises ValueError:"""
+        others = [live.batch for live in self.live.values()]
+        for one in (one for one in others if spec.parent and one.spec.parent == spec.parent):
+            if frozenset(spec.minions).intersection((*one.flights, *one.pending.in_order())):
+                raise ValueError(f"batch {one.spec.jid} retries {spec.parent} on some of these minions at this moment")
+        mine = [one for one in others if one.spec.user == spec.user and not one.pace.publishes]
+        if Rights(spec).limited and len(mine) >= MOST_WAITING:
+            raise ValueError(f"{spec.user} has {MOST_WAITING} batches that have sent nothing yet, and limited rights")
 
     def _take_in(self, batch: Batch) -> Live:
         ports = self._ports

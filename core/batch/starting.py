@@ -266,8 +266,7 @@ def next_batch(
             told.append(f"it was retried by {', '.join(one.spec.jid for one in retries)}")
         if queued := batch.counts[Outcome.QUEUED]:
             told.append(f"job_retry owes it to {queued}: salt-run job_retry.list jid={spec.jid}")
-        left = {state: count for state, count in unmended(stands).items() if state in _RETRIABLE}
-        if left:
+        if left := {state: count for state, count in unmended(stands).items() if state in _RETRIABLE}:
             told.append(f"which={','.join(left)} takes {in_numbers(left, left)}")
         raise Refused("; ".join(told))
     CallerRights(opts, who).permit_batch(spec, chosen)

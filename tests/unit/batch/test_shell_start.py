@@ -225,6 +225,18 @@ def test_a_user_with_limited_rights_leaves_few_batches_waiting_and_others_as_man
     assert start(100, "anna", "password")[0] == "answer"
 
 
+def test_two_retries_that_are_asked_for_at_once_are_one_but_on_other_minions(bench):
+    bench.restart(disk_worker=Slow())
+    asked = {
+        jid: bench.ask("start", spec=spec(names, "1", jid=jid, parent=JID, fun="state.apply").as_dict())
+        for jid, names in (("11", "ab"), ("12", "bc"), ("13", "d"))
+    }
+    bench.run(30.0)
+    told = {jid: bench.inbox.replies[each] for jid, each in asked.items()}
+    assert [kind for kind, _ in told.values()] == ["answer", "refuse", "answer"]
+    assert told["12"][1] == f"batch 11 retries {JID} on some of these minions at this moment"
+
+
 def test_what_changes_while_a_slow_disk_is_written_to_is_written_soon_after(tmp_path):
     minions = [FakeMinion("a", seconds=1), FakeMinion("b", seconds=600), FakeMinion("c", seconds=1.5)]
     with ShellBench(tmp_path, minions) as bench:
