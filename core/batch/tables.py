@@ -12,7 +12,7 @@ from typing import Any
 from saltext.jobs.core.batch import summary
 from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.pace import HELD, PausedBy
-from saltext.jobs.core.batch.spec import OPTIONS
+from saltext.jobs.core.batch.spec import OPTIONS, TRAVELLING
 from saltext.jobs.core.display.page import FUNCTION, JID, ROWS, TARGET, Column, Page, Row, Table, ended, reasons
 from saltext.jobs.core.display.text import ago, counted, joined, local, seconds_of, some, span
 from saltext.jobs.core.reasons import id_and_function, states_of, text_of
@@ -139,9 +139,9 @@ def _is_ours(batch: Row) -> bool:
 
 
 def _given(options: Mapping[str, Any]) -> str:
-    listed = {name: field.default for name, field in OPTIONS.items() if field.metadata.get("listed", True)}
-    given = {name: options.get(name) for name, usual in listed.items() if options.get(name) not in (None, usual)}
-    return ", ".join(f"{name}={joined(value)}" for name, value in given.items())
+    usual = {name: field.default for name, field in OPTIONS.items() if field.metadata.get("listed", True)}
+    names = (name for name in (*usual, *TRAVELLING) if options.get(name) not in (None, {}, usual.get(name)))
+    return ", ".join(f"{name}={joined(options[name])}" for name in names)
 
 
 def _next(batch: Row) -> list[str]:

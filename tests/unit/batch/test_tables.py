@@ -186,8 +186,8 @@ def test_the_status_of_a_batch_takes_a_few_lines():
         ({"parent": "1"}, "  retry of: 1"),
         ({"blocked_reason": "waits for room: 2 of 2"}, "  running: waits for room: 2 of 2"),
         (
-            {"options": {"by": "grains:dc", "check": "approve", "approve_by": ["anna", "%ops"]}},
-            "  options: by=grains:dc, check=approve, approve_by=anna,%ops",
+            {"options": {"by": "grains:dc", "check": "approve", "approve_by": ["anna", "%ops"], "ret_config": "audit"}},
+            "  options: by=grains:dc, check=approve, approve_by=anna,%ops, ret_config=audit",
         ),
         ({"driver": "master"}, "  driven by: Salt itself, not by the batch_manager engine"),
         (
