@@ -310,7 +310,7 @@ async def call_runner(
 
 def _run(command: Sequence[str], given: bytes, timeout: float) -> tuple[Any, bool | str]:
     try:
-        done = subprocess.run(command, input=given, capture_output=True, timeout=timeout, check=False)
+        done = subprocess.run(command, input=given, capture_output=True, timeout=timeout, check=False, cwd="/")
         if done.stdout:
             value, success = json.loads(done.stdout)
             return value, success
