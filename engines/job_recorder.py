@@ -35,7 +35,7 @@ from saltext.jobs.core import lines
 from saltext.jobs.core.batch import summary
 from saltext.jobs.core.batch.catalog import Catalog
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.disk.lease import Lease
+from saltext.jobs.core.disk.lease import SILENT, Lease
 from saltext.jobs.core.engine import process as engine
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER, JOB_RETRY
 from saltext.jobs.core.engine.requests import Service
@@ -145,10 +145,16 @@ def _looks(opts: Mapping[str, Any], tables: Tables, reported: Reported) -> dict[
     def owed(now: float) -> None:
         reported.take_given_up({} if queue is None else _given_up(queue), now)
 
+    absent = dict[str, float]()  # since when no process is an engine that is configured
+
     def others(now: float) -> None:
         for name in (BATCH_MANAGER, JOB_RETRY):
-            lead = tables.lead(name)
-            reported.take_engine(name, lead.hangs if lead else 0.0, now)
+            lead, is_on = tables.lead(name), is_configured(opts, name) and (name != JOB_RETRY or opts.get(JOB_RETRY))
+            if lead is not None or not is_on:
+                absent.pop(name, None)
+                reported.take_engine(name, lead.hangs if lead else 0.0, now)
+            elif now - absent.setdefault(name, now) > SILENT:  # else it may be about to start
+                reported.take_engine(name, now - absent[name], now)
 
     return {
         "batches": (batches, _BATCHES),

@@ -114,7 +114,7 @@ class Reported:
 
     def take_engine(self, name: str, silent: float, now: float) -> None:
         """Take for how many seconds an engine has not answered; 0 if it has."""
-        hangs = Condition("engine", f"The {name} engine has not answered for {silent:.0f} s: it hangs or is stopped")
+        hangs = Condition("engine", f"The {name} engine has not answered for {silent:.0f} s: it hangs or does not run")
         self._take(f"engine {name}", hangs if silent else Condition("", f"The {name} engine answers again"), now)
 
     def take_test(self, now: float) -> None:

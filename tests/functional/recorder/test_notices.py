@@ -18,6 +18,7 @@ import salt.payload
 
 from saltext.jobs.core import compat
 from saltext.jobs.core.batch.store import BatchStore
+from saltext.jobs.core.disk.lease import SILENT
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RECORDER
 from saltext.jobs.core.ledger.outbox import Key, Row
@@ -140,6 +141,15 @@ def test_an_engine_that_hangs_is_reported(site, receiver):
         wait_for(lambda: receiver.kinds() == ["engine"], what="the engine hangs")
         os.utime(lock_of(site.opts, BATCH_MANAGER))
         wait_for(lambda: receiver.kinds() == ["engine", "recovered"], what="it answers again")
+
+
+@pytest.mark.slow
+def test_an_engine_that_is_configured_and_does_not_run_is_reported(site, receiver):
+    site.start({"engines": ["batch_manager", "job_retry"]})  # job_retry is not set to True
+    wait_for(lambda: receiver.kinds() == ["engine"], 2 * SILENT, what="it does not start")
+    assert "batch_manager" in receiver.got[0][0]["text"]
+    with leading(site.opts, BATCH_MANAGER):
+        wait_for(lambda: receiver.kinds() == ["engine", "recovered"], what="it has started")
 
 
 def test_a_notice_outlives_a_kill_while_its_receiver_is_down(site, receiver):

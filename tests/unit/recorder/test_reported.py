@@ -119,7 +119,7 @@ def test_an_engine_that_hangs_and_answers_again_is_reported(stage):
         stage.reported.take_engine("batch_manager", silent, stage.now)
     assert stage.told == ["engine", "recovered"]
     first = stage.notices[0]
-    assert first["text"] == "The batch_manager engine has not answered for 80 s: it hangs or is stopped"
+    assert first["text"] == "The batch_manager engine has not answered for 80 s: it hangs or does not run"
 
 
 def test_a_halt_is_reported_at_once_and_not_again_when_the_last_minion_has_ended(stage):
