@@ -17,24 +17,9 @@ from saltext.jobs.core.disk import files
 from tests.unit.batch.bench import Bench
 
 JID = "20260516101112131415"
-GOOD = {
-    "jid": JID,
-    "fun": "test.ping",
-    "tgt": "*",
-    "tgt_type": "glob",
-    "user": "root",
-    "driver": "master",
-    "all_minions": ["a", "b"],
-    "pending": ["b"],
-    "active": {},
-    "done": {"a": {"retcode": 0}},
-    "failed": [],
-    "created": 1.0,
-    "last_progress": 2.0,
-    "halted": False,
-    "halted_reason": None,
-    "batch_size": 1,
-}
+GOOD = {"jid": JID, "fun": "test.ping", "tgt": "*", "tgt_type": "glob", "user": "root", "driver": "master"}
+GOOD |= {"all_minions": ["a", "b"], "pending": ["b"], "active": {}, "done": {"a": {"retcode": 0}}, "failed": []}
+GOOD |= {"created": 1.0, "last_progress": 2.0, "halted": False, "halted_reason": None, "batch_size": 1}
 ODD = st.one_of(
     st.none(),
     st.booleans(),
