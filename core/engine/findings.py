@@ -128,18 +128,17 @@ def about_masters(opts: Mapping[str, Any], engine: str) -> list[Finding]:
         if abs(master.ahead) > SKEW:
             told = f"the clock of the master {name} differs from that of {site.place} by {abs(master.ahead):.0f} s"
             found.append(fault("clock", told, "set both by one time server"))
-        if name == here:
-            continue
+        where = "in its configuration" if name == here else f"on this one, {here}"
         found += [
             fault(
                 "masters-differ",
-                f"{what} is {getattr(master, field)} on the master {name}, and {ours[field]} on this one, {here}",
+                f"{what} is {getattr(master, field)} on the master {name}, and {ours[field]} {where}",
                 "all masters of a site need the same; after a change restart the master",
             )
             for field, what in alike.items()
-            if getattr(master, field) != ours[field]
+            if getattr(master, field) != ours[field] and (name != here or field == "job_cache")
         ]
-        if master.keys != ours["keys"]:
+        if name != here and master.keys != ours["keys"]:
             told = f"the masters {name} and {here} have not accepted the keys of the same minions"
             do = "accept them on both, or a batch fails on minions that the leading one does not know"
             found.append(fault("keys-differ", told, do))

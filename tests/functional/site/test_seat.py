@@ -200,6 +200,11 @@ class TestDoctor:
         (finding,) = said(opts)
         assert finding.startswith("the job cache is local_cache on the master b, and salt_cache with cache: ")
 
+    def test_a_job_cache_that_a_master_has_not_read_yet_is_reported(self, opts, sites):
+        say({**opts, "master_job_cache": "local_cache"}, sites[0])
+        (finding,) = said(opts)
+        assert finding.startswith("the job cache is local_cache on the master a, and salt_cache with cache: ")
+
     def test_a_key_that_only_one_master_has_accepted_is_reported(self, opts, other, tmp_path):
         other()
         assert said(opts) == []
