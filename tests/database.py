@@ -21,7 +21,7 @@ def change_batch(opts, jid, **columns):
     """Have columns of the row of a batch be others; ``minion``: the body of that of a minion."""
     with database_of(opts) as sql:
         if "minion" in columns:
-            query = "INSERT INTO saltext_jobs_parts VALUES (?, 'a', ?) ON CONFLICT DO UPDATE SET body = excluded.body"
+            query = "INSERT OR REPLACE INTO saltext_jobs_parts VALUES (?, 'a', ?)"
             sql.execute(query, (jid, columns.pop("minion")))
         for name, value in columns.items():
             assert sql.execute(f"UPDATE saltext_jobs_batches SET {name} = ? WHERE jid = ?", (value, jid)).rowcount

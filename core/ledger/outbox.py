@@ -19,8 +19,8 @@ _CURSOR = "cursor"
 
 _READY = "reader = ? AND due <= ? ORDER BY due, at LIMIT ?"
 _NEWEST_DEAD = "reader = ? AND due IS NULL ORDER BY at DESC, jid, minion LIMIT ?"
-_COUNTS = f"""SELECT count(*) FILTER (WHERE due = 0), count(*) FILTER (WHERE due > 0), count(*) FILTER (WHERE due IS NULL),
-    min(at) FILTER (WHERE due = 0) FROM {OUTBOX} WHERE reader = ?"""
+_COUNTS = f"""SELECT count(CASE WHEN due = 0 THEN 1 END), count(CASE WHEN due > 0 THEN 1 END), count(*) - count(due),
+    min(CASE WHEN due = 0 THEN at END) FROM {OUTBOX} WHERE reader = ?"""
 _TRIM = f"""DELETE FROM {OUTBOX} WHERE reader = ? AND due {{0}} NULL AND at <
     (SELECT at FROM {OUTBOX} WHERE reader = ? AND due {{0}} NULL ORDER BY at DESC LIMIT 1 OFFSET ?)"""
 _TRIM_DEAD, _TRIM_WAITING = _TRIM.format("IS"), _TRIM.format("IS NOT")
