@@ -189,7 +189,8 @@ class Returns:
         return [*self._cache.publishes(jid), *found]
 
     def untold(self, since: float) -> list[Published]:
-        """Return the publishes since a Unix time of jobs of which the log tells none, the oldest first. Raises as ``of``."""
+        """Return the publishes since a Unix time to minions of which the log tells none, oldest first. Raises as ``of``."""
         found = [self.publishes(jid) for jid in self._cache.published_since(since)]
-        lacking = [rows for rows in found if all(row.origin == JOB_CACHE for row in rows)]
-        return sorted((row for rows in lacking for row in rows if row.at >= since), key=lambda row: row.at)
+        told = [{minion for row in rows if row.origin != JOB_CACHE for minion in row.minions} for rows in found]
+        lacking = (row for rows, its in zip(found, told, strict=True) for row in rows if {*row.minions} - its)
+        return sorted((row for row in lacking if row.at >= since), key=lambda row: row.at)

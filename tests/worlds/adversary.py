@@ -136,9 +136,7 @@ class Adversary(Misfortunes, World):
     def lose_log(self):
         super().lose_log()
         gone = self.forget_returns()
-        new = {key: shown for key, (shown, at) in self.parts.items() if at > self.now - 10.0}
-        unrecorded = {key for key, shown in new.items() if self.recorded.get(key[1], (0.0, 0.0))[1] < shown}
-        self.lost |= gone | unrecorded  # while the job cache was away, only the log knew of a publish
+        self.lost |= gone
         self.begun -= gone
         self.known -= gone
         self.keeps_order = False

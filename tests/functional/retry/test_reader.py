@@ -49,6 +49,9 @@ def test_a_job_that_this_master_published_is_read_with_those_that_have_not_retur
     assert read.missing == {"b"}
     assert (read.job.funs, read.job.load["arg"]) == (("state.apply",), ["web"])
     assert abs(read.job.published_at - time.time()) < 60
+    begin_another_log(opts)  # the log knows nothing of these minions any more, though of the job
+    publish_again(opts, ["d"])
+    assert {"a", "b"} <= {minion for row in Returns(site_of(opts), job_cache).untold(0.0) for minion in row.minions}
 
 
 def test_the_load_of_a_job_takes_as_much_room_in_the_queue_as_entries_of_its_size(opts, job_cache):
