@@ -38,13 +38,18 @@ export class Failures {
     return { ...group, count: size - (names.length - left.length), minions: left };
   }
 
+  /** `job_cache.outcome` also tells how a batch stands that goes on. */
+  isUnderWay({ state }) {
+    return this.fun === "job_cache.outcome" && ["active", "pending"].includes(state);
+  }
+
   async read() {
     this.again.disabled = true;
     if (!this.list.hasChildNodes()) replace(this.list, el("p", { class: "quiet" }, "Reading…"));
     const { value, error } = await this.app.read(this.fun, { jid: this.jid });
     this.again.disabled = false;
     this.trouble.show(error);
-    const groups = (Array.isArray(value?.groups) ? value.groups : []).map((one) => this.left(one)).filter((one) => one.count > 0);
+    const groups = (Array.isArray(value?.groups) ? value.groups : []).map((one) => this.left(one)).filter((one) => one.count > 0 && !this.isUnderWay(one));
     replace(this.list, groups.slice(0, GROUPS).map(group), groups.length > GROUPS && el("p", { class: "quiet" }, `${many(groups.length - GROUPS, "more group")} not shown: salt-run ${this.fun} ${this.jid}`));
   }
 }

@@ -582,19 +582,21 @@ def test_a_job_is_shown_with_its_arguments_as_runners_mask_them(page, api):
     words = ["nginx", "password=********"]
     given = ["nginx", {"__kwarg__": True, "password": "********"}]
     job = {"Function": "state.apply", "Target": "web*", "User": "anna", "StartTime": "x", "Arguments": ["swordfish"]}
+    groups = [{"count": 1, "state": state, "text": "x", "minions": [state]} for state in ("lost", "pending")]
     api.runners |= {
         "job_cache.search": lambda **_: {
             "jobs": [{**job, "Arguments": given, "JID": JID, "Minions": 1, "Returned": 1}],
             "next": None,
         },
-        "jobs.list_job": lambda jid: {**job, "Minions": ["a"], "Result": {}},
-        "job_cache.outcome": lambda jid: {"jid": jid, "fun": "state.apply", "arguments": words},
+        "jobs.list_job": lambda jid: {**job, "Minions": ["lost", "pending"], "Result": {}},
+        "job_cache.outcome": lambda jid: {"jid": jid, "fun": "state.apply", "arguments": words, "groups": groups},
     }
     page.enter(api.login(), "jobs")
     page.wait_text("state.apply nginx password=********", "tbody")
     page.go(f"jobs/{JID}")
     page.wait_text("state.apply nginx password=********", ".facts")
-    assert "swordfish" not in page.text()
+    page.wait_text("1 minion, lost", ".failures")
+    assert "swordfish" not in page.text() and "1 minion, pending" not in page.text()
 
 
 # -- hostile ----------------------------------------------------------------------------------------------------------
