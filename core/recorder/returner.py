@@ -169,15 +169,13 @@ def _heard(logger: logging.Logger, least: int = logging.ERROR) -> Iterator[list[
         complaints.append((record.getMessage(), sys.exc_info()[1]))
         return False
 
-    level = logger.level
-    if not logger.isEnabledFor(least):
+    if not logger.isEnabledFor(least):  # it stays so: another thread may listen to the same returner
         logger.setLevel(least)
     logger.addFilter(listen)
     try:
         yield complaints
     finally:
         logger.removeFilter(listen)
-        logger.setLevel(level)
 
 
 def notices_of(opts: Mapping[str, Any]) -> NoticesSettings:
