@@ -251,15 +251,15 @@ _EFFECTS: dict[type, Callable[[Ports, Live, Any], Awaitable[Any]]] = {
 
 # -- a runner function --------------------------------------------------------------------------------------------------
 
-#: The process runs Salt's own runner client. The runner's output goes to standard error, away from the answer. The request
-#: comes on standard input, since any user of the machine can read a command line.
+#: The process runs Salt's own runner client. What the runner starts must not hold the pipes open: it gets none of them. The
+#: request comes on standard input, since any user of the machine can read a command line.
 _CHILD = """
 import json, os, signal, sys
 signal.alarm(int(sys.argv[1]))
 asked = json.loads(sys.stdin.buffer.read())
-os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-answer = os.dup(1)
-os.dup2(2, 1)
+answer, sys.stderr = os.dup(1), os.fdopen(os.dup(2), "w", 1, errors="backslashreplace")
+for stream in range(3):
+    os.dup2(os.open(os.devnull, os.O_RDWR), stream)
 import salt.config, salt.runner, salt.utils.args
 opts = salt.config.master_config(asked["conf_file"])
 if asked["limits"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import pytest
@@ -45,6 +47,12 @@ def reads():
 
 def broken():
     raise RuntimeError("out of order")
+
+
+def leaves():
+    import subprocess
+
+    return subprocess.Popen(["sleep", "300"]).pid
 """
 
 
@@ -100,6 +108,12 @@ def test_no_other_user_of_the_machine_can_read_anything_of_a_call(call):
 
 def test_a_runner_reads_nothing_from_its_standard_input(call):
     assert call("survey.reads") == ("", True)
+
+
+def test_a_runner_that_leaves_a_process_behind_has_answered(call):
+    pid, success = call("survey.leaves")
+    os.kill(pid, signal.SIGKILL)
+    assert success is True
 
 
 def test_a_runner_that_fails_is_no_success_and_one_that_is_missing_is_reported_by_its_name(call):
