@@ -15,7 +15,7 @@ from saltext.jobs.core.users import PASSWORD, Identity
 from tests.waiting import SOON, stretched
 
 RUNNER = """
-import sys
+import subprocess, sys
 
 
 def told(*args, **kwargs):
@@ -50,8 +50,6 @@ def broken():
 
 
 def leaves():
-    import subprocess
-
     return subprocess.Popen(["sleep", "300"]).pid
 """
 
@@ -106,11 +104,8 @@ def test_no_other_user_of_the_machine_can_read_anything_of_a_call(call):
     assert "survey" not in command
 
 
-def test_a_runner_reads_nothing_from_its_standard_input(call):
+def test_a_runner_reads_nothing_from_its_standard_input_and_may_leave_a_process_behind(call):
     assert call("survey.reads") == ("", True)
-
-
-def test_a_runner_that_leaves_a_process_behind_has_answered(call):
     pid, success = call("survey.leaves")
     os.kill(pid, signal.SIGKILL)
     assert success is True
