@@ -504,7 +504,7 @@ class Adversary(Misfortunes, World):
             for name in targets:
                 key = name, jid
                 settled = note is not None and (
-                    (name in note.settled and key in self.truth.ended)
+                    (name in note.settled and (key in self.truth.ended or self.truth.is_over(key)))
                     or (name in note.begun and (self.runs[key] or key in self.truth.forged))
                 )
                 explained = key in self.returned or self.state(*key) or settled or key in self.gone or key in self.lost
