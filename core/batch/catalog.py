@@ -42,7 +42,7 @@ _quiet = lines.Quiet(log)
 Summary = dict[str, Any]
 Minions = dict[str, dict[str, Any]]
 #: Takes a jid. Returns, by minion in the retry queue: whether it is still owed the job, since when, and that in words.
-Owed = Callable[[str], Mapping[str, tuple[bool, float, str]]]
+Owed = Callable[[str], Mapping[str, tuple[bool, float, str, bool]]]
 
 
 class Found(NamedTuple):
@@ -101,7 +101,7 @@ class Catalog:
         return found
 
     def _ask_queue(self, batch: Batch) -> None:
-        """Ask the retry queue about minions handed over to it: those that are owed nothing any more count as offline."""
+        """Ask the retry queue about minions handed over: if they are owed nothing any more, they are offline or lost."""
         if batch.spec.offline != "queue" or self._owed is None:
             return
         jid = batch.spec.jid
@@ -116,11 +116,11 @@ class Catalog:
                 if minion in owed and not owed[minion][2]:
                     told[minion] = {"started": owed[minion][1]}
                 continue
-            unknown = False, 0.0, "it did not answer, and job_retry does not owe it the job"
-            is_owed, since, why = owed.get(minion, unknown)
+            unknown = False, 0.0, "it did not answer, and job_retry does not owe it the job", False
+            is_owed, since, why, may_have_run = owed.get(minion, unknown)
             since = since or member.since
             if not is_owed:
-                batch.settle(minion, Outcome.OFFLINE, since, None)
+                batch.settle(minion, Outcome.LOST if may_have_run else Outcome.OFFLINE, since, None)
             told[minion] = {"since": since, "why": why}
 
     def need(self, jid: str) -> Batch:

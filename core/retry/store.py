@@ -134,24 +134,25 @@ class RetryStore(EngineStore):
                 log.error("The %s of %s cannot be read: %s", what, row.jid, exc)
 
 
-def owed_of(opts: Mapping[str, Any], jid: str) -> dict[str, tuple[bool, float, str]]:
+def owed_of(opts: Mapping[str, Any], jid: str) -> dict[str, tuple[bool, float, str, bool]]:
     """
-    Return ``{minion: (whether it is still owed the job, since when, in words)}``; also for those that the engine was asked
-    to take, and has not taken yet. For those that have returned what the queue sent: when that was, and no words.
-    :raises OSError:
+    Return ``{minion: (is still owed the job, since when, in words, may have run it)}``; also of those that the engine was
+    asked to take, and has not yet. Of those that have returned what the queue sent: when, and no words. :raises OSError:
     """
     # Requests first: one that is answered meanwhile has its entries in the queue.
     waiting, wanted = requests.waiting(opts, JOB_RETRY), ("enqueue", jid)
     asked = [request for request in waiting if (request.get("do"), request.get("jid")) == wanted]
     store = RetryStore(site_of(opts))
     done = store.done(jid)
-    found = {minion: (False, record["sent_at"], "") for minion, record in done.items() if "sent_at" in record}
+    found = {minion: (False, record["sent_at"], "", True) for minion, record in done.items() if "sent_at" in record}
     for entry, _ in store.entries(jid=jid):
         is_owed, told = entry.state not in ENDED, f"owed by job_retry: {entry.state.value}, {entry.reason}"
         since = entry.queued if is_owed else entry.since
-        found[entry.minion] = is_owed, since, told if is_owed else f"no longer {told}"
+        may_have_run = entry.sent_at is not None or entry.begun_at > 0.0
+        told = told if is_owed else f"no longer {told}{'; it may have run there' if may_have_run else ''}"
+        found[entry.minion] = is_owed, since, told, may_have_run
     for minion in {minion for request in asked for minion in request.get("minions") or ()}:
-        found[minion] = True, 0.0, "handed to job_retry, which has not taken it yet"
+        found[minion] = True, 0.0, "handed to job_retry, which has not taken it yet", False
     return found
 
 
