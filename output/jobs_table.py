@@ -100,7 +100,7 @@ def _drawn(draw: Callable[[Any, Page], None], data: Any) -> str:
         time.time(),
         colours=colours or bool(__opts__.get("force_color")),
         chosen=bool(words),
-        jid=next((word for word in words if word[:20].isdecimal()), "JID"),
+        jid=next((word for word in words if word.isascii() and word[:20].isdecimal()), "JID"),
     )
     draw(data, page)
     if to_file:
