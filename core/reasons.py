@@ -105,9 +105,8 @@ def _of_command(found: Mapping[Any, Any]) -> str:
     """Return the output of a command, standard error first; empty if this is not the result of a command."""
     if "retcode" not in found:
         return ""
-    return next(
-        (text for name in ("stderr", "stdout") if isinstance(text := found.get(name), str) and text.strip()), ""
-    )
+    texts = (found.get(name) for name in ("stderr", "stdout"))
+    return next((text for text in texts if isinstance(text, str) and text.strip()), "")
 
 
 def _output(value: Any) -> str:

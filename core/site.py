@@ -39,9 +39,7 @@ def site_of(opts: Mapping[str, Any]) -> Tables:
     if not kind:
         return SqliteTables(opts)
     if kind != _POSTGRESQL:
-        raise SettingsError(
-            f"{_SITE} is {kind!r}; accepted is {_POSTGRESQL}, or nothing: then the cachedir is the site"
-        )
+        raise SettingsError(f"{_SITE} is {kind!r}; accepted is {_POSTGRESQL}, or none: then the cachedir is the site")
     lacking = [f"{name}: {value}" for name, value in _NEEDED.items() if opts.get(name) != value]
     if lacking:
         raise SettingsError(f"{_SITE} is {kind}, which needs {' and '.join(lacking)} too")

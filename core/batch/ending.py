@@ -73,12 +73,11 @@ def started(batch: Batch, fact: facts.Started, now: float) -> list[Effect] | Non
 
 
 def doubt_silence(batch: Batch, _fact: facts.Fact, _now: float) -> list[Effect]:
-    """Events may have been lost: a minion that was not heard to begin may have begun, and those put back have restarted."""
-    again = look_for(batch, [name for name, known in batch.members.items() if known.was_put_back], Step.LOOKING)
+    """Events may have been lost: a minion that was not heard to begin may have begun."""
     for minion, known in batch.flights.items():
         if not (known.begun_at or known.unheard):
             batch.change(minion).unheard = True
-    return again
+    return []
 
 
 def ticked(batch: Batch, _fact: facts.Tick, now: float) -> list[Effect]:
@@ -104,18 +103,24 @@ def looked_up(batch: Batch, fact: facts.Done, now: float) -> list[Effect]:
     minions = () if fact.effect.extra else fact.effect.minions
     if minions == batch.catching_up:
         batch.catching_up = ()
-    to_ask = tuple(batch.flights.at(minions, Step.LOOKING))
+    to_ask, again = tuple(batch.flights.at(minions, Step.LOOKING)), list[str]()
     for minion in batch.flights.at(minions, Step.LOOKING_AGAIN):
         known = batch.members[minion]
         outcome = member.given_up(known, batch.spec)
         if outcome is None:
             known.resends += 1
-            batch.put_back([minion])
+            again.append(minion)
         else:
             batch.settle(minion, outcome, now, None)
     for minion in to_ask:
         batch.go(minion, Step.ASKING).ask(now)
-    return [facts.Ask(to_ask)] if to_ask else []
+    effects: list[Effect] = [facts.Ask(to_ask)] if to_ask else []
+    # They keep their slots, and are sent to at once, since they may restart at any time; or else are asked before that.
+    if batch.publishing or batch.catching_up or now < batch.pace.not_before or batch.holds_publish(now):
+        batch.put_back(again)
+        return effects
+    batch.pace.quota += len(again)
+    return effects + batch.send(tuple(again), now)
 
 
 def asked(batch: Batch, fact: facts.Done, now: float) -> list[Effect]:

@@ -177,11 +177,10 @@ def _publish(batch: Batch, now: float) -> list[Effect]:
         _wait_until(batch, batch.pace.cooling[0])
     count, again = batch.pace.turn(now, len(batch.flights), batch.pending.available(batch.pace.group))
     _wait_until(batch, again)
-    minions = batch.pending.take(count)
-    if not minions:
-        return effects
-    batch.send(minions, now)
-    return [*effects, facts.Publish(minions)]
+    taken = batch.pending.take(count)
+    doubted = [minion for minion in taken if minion in batch.members and batch.members[minion].was_put_back]
+    effects += ending.look_for(batch, doubted, Step.LOOKING)  # they may have restarted since
+    return [*effects, *batch.send(tuple(minion for minion in taken if minion not in doubted), now)]
 
 
 def _published(batch: Batch, fact: facts.Published, now: float) -> list[Effect]:

@@ -353,12 +353,15 @@ class Batch(Part):
         self.flights.set_due(minion, due)
         return member
 
-    def send(self, minions: tuple[str, ...], now: float) -> None:
+    def send(self, minions: tuple[str, ...], now: float) -> list[Effect]:
+        if not minions:
+            return []
         self.publishing, self.last_progress = minions, now
         self.pace.sends(len(minions), now)
         for minion in minions:
             member = self.flights[minion] = self.change(minion)
             member.sends(now)
+        return [facts.Publish(minions)]
 
     def put_back(self, minions: Iterable[str]) -> None:
         """Make minions pending again; they do not count against the wave."""

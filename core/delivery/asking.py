@@ -79,10 +79,8 @@ async def ask(
         return Answers({Evidence.SILENT: frozenset(minions)})
     silent = frozenset(minions) - heard - recordless.keys()
     unproven = silent & question.announced - question.given.keys()
-    rest = await _answers(ports, about, recordless, False)
-    return dataclasses.replace(
-        rest, told={**rest.told, Evidence.UNPROVEN: unproven, Evidence.SILENT: silent - unproven}
-    )
+    own = await _answers(ports, about, recordless, False)
+    return dataclasses.replace(own, told={**own.told, Evidence.UNPROVEN: unproven, Evidence.SILENT: silent - unproven})
 
 
 def _by_function(functions: list[str], told: Any) -> dict[str, Any] | None:

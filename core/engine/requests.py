@@ -53,9 +53,7 @@ def differs(opts: Mapping[str, Any], engine: str, process: Leader | None, kept: 
     """
     site = site_of(opts)
     if process is not None and process.key not in (site.seal.mark((), "leader"), ""):
-        return (
-            f"the {engine} engine ({process}) has another key than this master: give all masters of a site the same one"
-        )
+        return f"the {engine} engine ({process}) has another key than this master: all masters need the same one"
     if process is not None and not kept and process.place not in (site.place, ""):
         return f"the {engine} engine works in {process.place}, and `cache:` says {site.place}: restart the master"
     version = "" if process is None or kept else process.version
