@@ -304,7 +304,8 @@ class Watched:
     @classmethod
     def from_record(cls, record: Mapping[str, Any], now: float) -> Watched:
         """Return the job that a record describes. :raises Exception: of many kinds, when it describes none."""
-        killed = {minion: Killed(str(user), float(at), *more) for minion, (user, at, *more) in record["killed"].items()}
+        its = record["killed"].items()  # the clock may have been set back since
+        killed = {minion: Killed(str(user), min(float(at), now), *more) for minion, (user, at, *more) in its}
         at, named = record["published"]
         note = float(record["until"]), set(record["begun"]), set(record["settled"]), killed
         return cls(*note, min(float(at), now), set(named))

@@ -21,8 +21,8 @@ log = lines.logger(__name__)
 
 #: What operators can ask for: functions of ``Owing``.
 VERBS = ("enqueue", "replay", "retry", "cancel", "purge", "pause", "resume")
-#: Seconds for which a key must be missing.
-_KEYS_AGAIN = 30.0
+#: Seconds for which a key must be missing; and the reason of what an operator asked for.
+_KEYS_AGAIN, _ASKED = 30.0, "by an operator"
 #: Seconds by which the clock of a runner may be ahead.
 _AHEAD = 1.0
 
@@ -57,7 +57,7 @@ class Owing:
         if keyless:
             log.warning("Batch %s: these minions have no accepted key and are owed nothing: %s", jid, some(keyless, 10))
         asker, wanted_at, count = Identity.from_record(request.get("asker")), self._dated(asked), 0
-        reason, ends_at = str(request.get("reason") or "by an operator"), self._queue.now + self._queue.ttl_of(job)
+        reason, ends_at = str(request.get("reason") or _ASKED), self._queue.now + self._queue.ttl_of(job)
         for minion in filter(read.missing.__contains__, minions):
             entry = self._queue.entry(minion, job.jid)
             if self._was_killed(minion, job.jid, wanted_at):
@@ -127,14 +127,13 @@ class Owing:
         there = [entry for entry in self._selected(asked) if entry.state not in ENDED]
         for entry in there:
             late = "; it may have been delivered" if entry.state in UNDER_WAY else ""
-            self._replays.end(entry, State.CANCELLED, f"by an operator{late}")
+            self._replays.end(entry, State.CANCELLED, f"{_ASKED}{late}")
         read, minion = asked.read, asked.request.get("minion")
         if read is not None and read.job is not None and self._capture.wants(read.job):
             job, ends_at = read.job, self._queue.end_of_job(read.job)
             names = read.missing.difference(self._queue.minions_of(job.jid))
             new = sorted(names if minion is None else names & {minion})
-            added = (self._capture.add(job, name, "by an operator", ends_at, State.CANCELLED) for name in new)
-            there += filter(None, added)
+            there += filter(None, (self._capture.add(job, name, _ASKED, ends_at, State.CANCELLED) for name in new))
         return len(there)
 
     def purge(self, asked: facts.Requested) -> int:
