@@ -291,7 +291,8 @@ def enqueue(jid: object, minions: object = None) -> Any:
 
     minions
         The minions that should get the job: a list, or names separated by commas. Default: all minions to which it was
-        published and that have not returned it. A minion that has returned the job never gets it again. Refused if one of
+        published and that have not returned it. A minion that has returned the job never gets it again. One that has begun
+        it, or may have, runs it again: look at the minion, and name only those that are to run it. Refused if one of
         them belongs to a running batch and has not ended its job, or has got the job from a ``batch.retry``.
 
     CLI Example:

@@ -57,9 +57,7 @@ def entries(found: Sequence[Row], page: Page) -> None:
     # A replay would ignore windows.
     replay = "resume" if found[0]["paused"] else "" if all(entry["waits_for"] for entry in found) else "replay MINION"
     steps = ("retry", "cancel", "purge") if states.intersection(_STUCK) else (replay, "cancel")
-    if states <= _OVER:
-        steps = ("enqueue JID", "purge")
-    page.next("job_retry.show MINION JID", *steps)
+    page.next("job_retry.show MINION JID", *(("purge",) if states <= _OVER else steps))
 
 
 def _why(entry: Row, page: Page) -> str:
@@ -79,10 +77,12 @@ def entry(found: Mapping[str, Any], page: Page) -> None:
     at = Column("AT", lambda step: local(step["at"], page.tz))
     page.table((at, STATE, Column("REASON", "reason", 20, names=False)), found.get("history") or ())
     first = "job_retry.resume" if found.get("paused") else f"job_retry.replay {minion}"
+    may_have_run = found.get("last_sent_at") or any(step["state"] == "running" for step in found.get("history") or ())
+    again = () if may_have_run else (f"job_retry.enqueue {jid} minions={minion}",)  # there it would run twice
     steps = {
         **dict.fromkeys(_STUCK, (f"job_retry.retry minion={minion} jid={jid}", "job_retry.cancel")),
         State.PENDING.value: (first, "job_retry.cancel"),
-        **dict.fromkeys(_OVER, (f"job_retry.enqueue {jid} minions={minion}", "job_retry.list")),
+        **dict.fromkeys(_OVER, (*again, "job_retry.list")),
     }
     page.next(*steps.get(state, ("job_retry.list",)))
 

@@ -70,7 +70,7 @@ def test_every_state_of_an_entry_can_be_shown(state):
 
 def test_only_what_can_be_done_with_an_entry_is_offered():
     over = [entry(state="cancelled"), entry("db1", "expired")]
-    assert drawn(tables.entries, over)[-1].endswith("job_retry.show MINION JID (or enqueue JID, purge)")
+    assert drawn(tables.entries, over)[-1].endswith("job_retry.show MINION JID (or purge)")
     assert drawn(tables.entries, [*over, entry("db2")])[-1].endswith("(or replay MINION, cancel)")
     waits = [entry(waits_for="its window Sat 02:00-05:00")]  # which a replay would ignore
     assert drawn(tables.entries, waits)[-1].endswith("(or cancel)")
