@@ -72,10 +72,10 @@ def leading(opts: Mapping[str, Any], engine: str) -> dict[str, Any]:
     Return engine (whether one runs), engine_silent_seconds (None if it answers), process, since, and engine_master: the
     master whose engine works for all masters of a site; None for a master alone.
     """
-    lead, process = site_of(opts).lead(engine), process_of(opts, engine)
-    silent, since = round(lead.hangs) or None if lead else None, process and process.since
+    lead = site_of(opts).lead(engine)
+    process, silent = (lead.process, round(lead.hangs) or None) if lead is not None else (None, None)
     master = process.master if process is not None and opts.get("saltext_jobs_site") else None
-    told = {"process": process and str(process), "since": since, "engine_master": master}
+    told = {"process": process and str(process), "since": process and process.since, "engine_master": master}
     return {"engine": lead is not None, "engine_silent_seconds": silent, **told}
 
 
