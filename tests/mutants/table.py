@@ -277,7 +277,7 @@ _TABLE = (
         "core/retry/owing.py",
         "for minion in sorted(keyless.keys() - self._keyless.keys()):",
         "for minion in ():",
-        "tests/unit/retry/test_machine.py -k had_no_key_for_half_a_minute",
+        "tests/unit/retry/test_machine.py -k without_an_accepted_key",
     ),
     ("a right that was lost is not asked for", "core/retry/policy.py", "if case.denied:", "if False:", QUEUE),
     (

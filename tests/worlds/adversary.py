@@ -617,6 +617,8 @@ class Operators(CutOff):
         for key in self.killed_with_all:
             if stored.get(key, {}).get("state") == State.PENDING:
                 self.killed_at.pop(key, None)
+        # What was only in memory is not owed again to a minion without an accepted key.
+        self.lost |= {(name, jid) for name in self.without_key for jid in self.published if (name, jid) not in stored}
 
     def _limit(self, jid, name):
         own = getattr(self.published[jid][0].limits, name)

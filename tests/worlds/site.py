@@ -7,8 +7,10 @@ It is given to the extension under the option ``saltext_jobs_site``.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
+import re
 import sqlite3
 import time
 
@@ -19,6 +21,11 @@ from saltext.jobs.core.ledger.requests import ANSWER
 
 #: Seconds after which a machine has written to its disk what nobody has asked it to.
 SYNCED = 30.0
+
+
+@functools.cache
+def _tables_in(statement):
+    return frozenset(re.findall(r"saltext_jobs_\w+", statement))
 
 
 class Database:
@@ -60,9 +67,9 @@ class Disk:
     def begin(self):
         """Begin another database, as after the one in use was set aside."""
         name = next(self._names)
-        self.live, self.kept = (Database(self._time, name) for _ in range(2))
+        self.live, self._kept = (Database(self._time, name) for _ in range(2))
         self._found.clear()
-        self.pending = []  # (when, statements) of the transactions that are not on the disk yet
+        self.pending, self._synced = [], []  # transactions that are not on the disk; statements that are, with times
         self._now_open = None  # the statements of the transaction that is open
 
     def _time(self):
@@ -79,12 +86,13 @@ class Disk:
         return [records.read(*row) for row in rows]
 
     def read(self, query, values=()):
+        among = self._found.setdefault(_tables_in(query), {})
         key = (query, *values)
-        found = self._found.get(key)
+        found = among.get(key)
         if found is None:
             found = self.live.sql.execute(query, values).fetchall()
             if DIALECT.now not in query:
-                self._found[key] = found
+                among[key] = found
         return found
 
     @property
@@ -113,7 +121,9 @@ class Disk:
         return found
 
     def execute(self, statement, values=()):
-        self._found.clear()
+        written = _tables_in(statement)
+        for names in [names for names in self._found if not written.isdisjoint(names)]:
+            del self._found[names]
         self._now_open.append((statement, tuple(values)))
         return self.live.sql.execute(statement, values)
 
@@ -121,12 +131,17 @@ class Disk:
         return sum(1 for _ in itertools.takewhile(lambda each: each[0] <= moment, self.pending))
 
     def _keep(self, count):
-        for at, statements in self.pending[:count]:
-            self._at = at
-            for statement, values in statements:
-                self.kept.sql.execute(statement, values)
-        self._at = None
+        self._synced += [(at, *each) for at, statements in self.pending[:count] for each in statements]
         del self.pending[:count]
+
+    @property
+    def kept(self):
+        """What is on the disk. Few worlds lose power, so it is written when it is asked for."""
+        for at, statement, values in self._synced:
+            self._at = at
+            self._kept.sql.execute(statement, values)
+        self._at, self._synced = None, []
+        return self._kept
 
     def cut_power(self):
         """The machine loses power, and reboots."""

@@ -26,9 +26,7 @@ def test_a_start_is_not_forgotten_because_the_job_cannot_be_read_for_long():
 def test_a_kill_cancels_nothing_that_is_published_after_it_to_a_minion_that_it_named():
     world = World(minions=("a", "b"), duration=30.0)
     world.run(1)
-    world.stop("b")
-    world.publish("j1", targets=("a",))
-    world.run(5)
+    world.let_miss("b", "j1", targets=("a",), run=5)
     world.kill("j1", targets=("a", "b"))
     world.run(5)
     world.publish("j1", targets=("b",))
@@ -130,9 +128,7 @@ def test_what_is_published_while_the_job_is_read_for_long_is_not_missed():
 
 def test_a_job_is_as_old_as_its_first_publish_although_only_the_job_cache_remembers_that():
     world = World(minions=("a", "b", "c"), ttl=3600.0)
-    world.stop("b")
-    world.publish("j1", targets=("a",))
-    world.run(1800)
+    world.let_miss("b", "j1", targets=("a",), run=1800)
     world.publish("j1", targets=("b",))
     world.run(62)
     assert world.machine.entry("b", "j1").expires_at == pytest.approx(START + 3600, abs=0.5)
