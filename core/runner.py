@@ -132,8 +132,7 @@ def _unknown(name: str, option: str, options: list[str]) -> str:
     meant = kinds.slip_of(option, options)
     if meant:
         return f"{name} has no option {option}; did you mean {meant}?"
-    accepted = ", ".join(options) if options else "none"
-    return f"{name} has no option {option}; it accepts {accepted}"
+    return f"{name} has no option {option}; it accepts {', '.join(options) or 'none'}"
 
 
 def _show(module: Mapping[str, Any], name: str) -> None:

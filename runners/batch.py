@@ -92,7 +92,7 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
         login (``ldap:anna``), groups as ``%ops``. The user who starts the batch may never approve it. Default: anyone who
         may run its job.
     :param str presence: ``ping`` (the default) pings minions first, and sends to those that answer; ``none`` sends
-        straight away.
+        straight away, also to minions that are away: these are lost then, since they may begin the job later.
     :param str offline: what becomes of minions that don't answer: ``skip`` (the default) leaves them out, ``fail`` counts
         them as failed, ``queue`` hands them to job_retry when all others have ended, which delivers the job later.
     :param str ret: returners, as ``salt --return``. A user with limited rights may set neither this nor one of
@@ -188,9 +188,9 @@ def status(jid: object) -> dict[str, Any]:
         the minions that are left; None if nothing keeps it from that), check (whether one is under way),
         approve (the stage that batch.approve would approve, counted from 1 through all groups, or None), success,
         survivors (minions that still run the job after the last kill), unsure (as in ``batch.preview``), parent (the jid
-        of the batch that it retries, or None), retries (of a batch that has ended without success: the jids of those that
-        have retried it, oldest first; and unmended: on how many minions it has not succeeded even so, by state: none once
-        it is mended), engine
+        of the batch that it retries, or None), retries (of a batch that has ended, but not completed on all minions: the
+        jids of those that have retried it, oldest first; and unmended: on how many minions it has not succeeded even so,
+        by state: none once it is mended), engine
         (whether the engine that drives it runs; None once the batch has ended), engine_silent_seconds (for how long that
         engine has not answered; None if it does) and engine_master (the
         master of that engine, if there are several). With groups also group, group_number, groups (how many) and by. Times

@@ -72,7 +72,7 @@ export function isMended({ state, retry_state: again }) {
 
 /** The state of a batch in one word, as in `salt-run batch.list`: `complete` does not say whether all went well. */
 export function word(batch) {
-  if (mendedBy(batch)) return "mended";
+  if (!batch.success && mendedBy(batch)) return "mended";
   if (batch.state === "complete") return (batch.success === undefined ? !batch.failed : batch.success) ? "succeeded" : "unsuccessful";
   if (batch.state === "running" && batch.blocked_reason && !batch.active) return "waiting";
   if (batch.state !== "paused" || !batch.paused_by || isHeld(batch)) return batch.state;

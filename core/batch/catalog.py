@@ -104,8 +104,7 @@ class Catalog:
         """Ask the retry queue about minions handed over: if they are owed nothing any more, they are offline or lost."""
         if batch.spec.offline != "queue" or self._owed is None:
             return
-        jid = batch.spec.jid
-        told = self._told.setdefault(jid, {})
+        told = self._told.setdefault(jid := batch.spec.jid, {})
         try:
             owed = self._owed(jid)
         except (OSError, ValueError) as exc:
@@ -117,16 +116,15 @@ class Catalog:
                     told[minion] = {"started": owed[minion][1]}
                 continue
             unknown = False, 0.0, "it did not answer, and job_retry does not owe it the job", False
-            is_owed, since, why, may_have_run = owed.get(minion, unknown)
-            since = since or member.since
+            is_owed, since, why, is_sent = owed.get(minion, unknown)
+            is_lost, since = not is_owed and (is_sent or member.unanswered > 0), since or member.since
             if not is_owed:
-                batch.settle(minion, Outcome.LOST if may_have_run else Outcome.OFFLINE, since, None)
-            told[minion] = {"since": since, "why": why}
+                batch.settle(minion, Outcome.LOST if is_lost else Outcome.OFFLINE, since, None)
+            told[minion] = {"since": since, "why": f"{why}{'; it may have run there' if is_lost else ''}"}
 
     def need(self, jid: str) -> Batch:
         """Return a batch of ours. :raises Refused: if there is none, or if it cannot be read."""
-        batch = self.ours(jid)
-        if batch is None:
+        if (batch := self.ours(jid)) is None:
             raise self._none(jid, "no batch of the batch_manager engine")
         return batch
 
@@ -168,7 +166,7 @@ class Catalog:
         place, left = left_open(self._opts)
         if jid in left:
             return Refused(f"{jid} is in {place}, which is not the database of this configuration; see jobs_doctor.run")
-        return Refused(f"{jid} is {what}; salt-run batch.list shows the batches")
+        return Refused(f"{jid} is {what}; salt-run batch.list shows the batches, and job_cache.outcome any job")
 
     def active(self) -> list[Summary]:
         """Return the summaries of all batches that have not ended, oldest first."""
@@ -185,7 +183,7 @@ class Catalog:
             told, latest = summary.summary(batch, time.time(), self._sees({WHO: batch.spec.owner})), dict[str, Any]()
             # Once the batch has ended its engine does not matter.
             told |= dict.fromkeys(self._engine) if batch.finished else self._engine
-            if batch.finished and not batch.success:
+            if batch.finished and batch.counts[Outcome.COMPLETED] < len(batch.spec.minions):
                 with contextlib.suppress(Refused):  # a later batch that cannot be read hides none before it
                     retries = self.retries(jid)
                     latest = summary.latest(batch, retries)

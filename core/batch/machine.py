@@ -9,7 +9,7 @@ Pure: stdlib only, no clock, no I/O. A minion's way through a batch:
               overdue: looked for in the job cache, then asked; see core/delivery/known.py
 
 It must never free a slot but for a return, or evidence that the job does not run there. Silence counts only after
-``probe_attempts`` questions, and means absence only for a minion that cannot have begun the job. Nor must it send the job
+``probe_attempts`` questions, and means absence only for a minion that was not sent the job. Nor must it send the job
 under another jid to a minion that may have received it: the same one the minion runs once.
 
 This file has how the next minions are reached, what the start of an engine changes, and what operators want; ``ending.py``
@@ -59,8 +59,9 @@ def _advance(batch: Batch, fact: Fact, now: float) -> list[Effect]:
     ending.hand_over(batch, now)
     if not batch.is_over():
         return effects
-    for minion in [name for name, known in batch.members.items() if known.was_put_back]:
-        batch.settle(minion, Outcome.LOST, now, None)
+    silent = [name for name, known in batch.members.items() if known.ended is Outcome.OFFLINE and known.unanswered]
+    for minion in [*silent, *(name for name, known in batch.members.items() if known.was_put_back)]:
+        batch.settle(minion, Outcome.LOST, now, None)  # it may have the job, and begin it yet
     batch.finished = now
     batch.paused = batch.pace.checking = None
     # The counts of a halted batch have changed since that was announced.

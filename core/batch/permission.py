@@ -83,8 +83,7 @@ class Permission:
         lists = None if who is None or who.kind in (MASTER, PEER_RUN) else self._access.lists_of(who)
         if who is None or lists is None:
             return dict(spec.on_behalf)
-        named = {"name": who.name, "who": dict(spec.owner)}
-        return {**named, **spec.on_behalf, "grants": lists}
+        return {"name": who.name, "who": dict(spec.owner), **spec.on_behalf, "grants": lists}
 
 
 # -- what the runner asks: the rights of its caller ---------------------------------------------------------------------

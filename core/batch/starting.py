@@ -45,10 +45,12 @@ NAMES = ("tgt", "fun", "tgt_type", "arg", "kwarg", *OPTIONS, *TRAVELLING)
 #: Names that are refused, and the options that they must mean.
 _ALIASES = {
     **dict.fromkeys(("failhard", "fail_hard"), "max_failures=0"),
-    **dict.fromkeys(("batch_size", "batchsize", "size"), "batch"),
+    **dict.fromkeys(("batch_size", "batchsize", "size", "batch_safe_limit", "batch_safe_size"), "batch"),
     **dict.fromkeys(("expr_form", "target_type"), "tgt_type"),
     **dict.fromkeys(("return", "returner"), "ret"),
     "args": "arg",
+    "dry_run": "batch.preview",
+    "subset": "a target of fewer minions",
 }
 
 

@@ -231,7 +231,7 @@ Latest = Mapping[str, tuple[str, str]]
 def word(found: Mapping[str, Any]) -> str:
     """Return a batch's state in one word that tells people whether all went well, or whether an operator has to act."""
     state, by = str(found["state"]), found.get("paused_by")
-    if found.get("retries") and not found.get("unmended"):
+    if found.get("retries") and not (found.get("unmended") or found.get("success")):
         return "mended"
     if state == "running" and found.get("blocked_reason") and not found.get("active"):
         return "waiting"
@@ -299,8 +299,7 @@ def waits(found: Mapping[str, Any], when: Callable[[float], str]) -> str:
 def retried(found: Mapping[str, Any]) -> str:
     """Return which batches have retried one that has ended without success, and what they have left; empty if none has."""
     names, left = ", ".join(found.get("retries") or ()), found.get("unmended") or {}
-    told = f"retried by {names}; left: {in_numbers(left, left)}" if left else f"mended by {names}"
-    return told if names else ""
+    return names and (f"retried by {names}; left: {in_numbers(left, left)}" if left else f"mended by {names}")
 
 
 def engine_trouble(found: Mapping[str, Any]) -> str | None:
@@ -312,12 +311,12 @@ def engine_trouble(found: Mapping[str, Any]) -> str | None:
 def verdict(found: Mapping[str, Any]) -> str:
     """Return a sentence about an ended batch, with how many minions were left out."""
     batch, total = f"Batch {found['jid']}", counted(found["total"], "minion")
+    after = f"; {retried(found)}" if retried(found) else ""
     if found.get("success"):
         left_out = f"; {found['offline']} left out without an answer" if found.get("offline") else ""
-        return f"{batch}: {found['completed']} of {total} completed{left_out}"
+        return f"{batch}: {found['completed']} of {total} completed{left_out}{after}"
     wrong = in_numbers(found, (*BAD, "pending"))
     why = f" ({why_halted(found)})" if why_halted(found) else ""
-    after = f"; {retried(found)}" if retried(found) else ""
     return f"{batch} is {word(found)}{why}: {wrong or 'nothing ran'} of {total}{after}"
 
 

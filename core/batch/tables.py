@@ -20,7 +20,7 @@ from saltext.jobs.core.reasons import id_and_function, states_of, text_of
 #: Most lines of names for a state that needs attention, and for any other state.
 _MANY_LINES, _FEW_LINES = 6, 2
 #: What is said of lost minions, and of those that were handed over.
-_LOST = "they may have run it; batch.minions says what is known of each, and batch.retry which=lost runs it again"
+_LOST = "they may have run it, or run it yet; batch.minions tells what is known; batch.retry which=lost runs it again"
 _OWED = "owed by job_retry, which delivers the job when they are back; batch.retry leaves them out"
 #: Most batches of a list of which is said why they wait, or which batch has retried them.
 _NOTES = 10
@@ -213,8 +213,10 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
     stands = {record.get("retry_state") or record["state"] for record in found.values()}
     bad = stands.intersection(summary.BAD)
     retry = _retry(dict.fromkeys(stands, 1)) if bad else ""
-    other = f"batch.retry {page.jid} which=lost" if "lost" in bad else f"job_retry.list jid={page.jid}" if bad else ""
-    page.next(f"batch.failures {page.jid}" if retry else other or f"batch.status {page.jid}", retry, "jobs.lookup_jid")
+    is_lost = "lost" in bad and not retry  # they may run it yet
+    other = f"job_retry.list jid={page.jid}" if bad else f"batch.status {page.jid}"
+    first = f"batch.failures {page.jid}" if retry else f"jobs.lookup_jid {page.jid}" if is_lost else other
+    page.next(first, retry, "batch.retry which=lost" if is_lost else "jobs.lookup_jid")
 
 
 def _since(record: Row) -> float | None:

@@ -13,7 +13,7 @@ from saltext.jobs.core.engine.names import JOB_RECORDER
 from saltext.jobs.core.errors import EngineAbsent, JobCacheError, SettingsError, StateError
 from saltext.jobs.core.findings import Finding, advice, examined, fault
 from saltext.jobs.core.master.job_cache import JobCache
-from saltext.jobs.core.options import entries_of, is_configured, kinds, section_of
+from saltext.jobs.core.options import entries_of, is_configured, kinds, require_seconds, section_of
 from saltext.jobs.core.site import site_of
 
 #: Seconds by which a master's clock may differ from the site's.
@@ -29,6 +29,7 @@ def examine(opts: Mapping[str, Any], engine: str, own: Iterable[Finding], **more
     """
     found = around(opts, engine)
     try:
+        require_seconds(opts)
         site_of(opts).open()
         for finding in own:
             found.append(finding)
@@ -92,8 +93,7 @@ def about_engine(opts: Mapping[str, Any], engine: str) -> list[Finding]:
         whose = f"the {engine} engine (process {process.pid}) runs as {process.user}, and the master as {user}"
         do = f"end that process, and make {user} the owner of {site.folder(engine) or site.place}"
         return [fault("engine-user", f"{whose}, who cannot read the engine's files", do)]
-    other = requests.differs(opts, engine, process)
-    return [fault("engine-differs", other)] if other else []
+    return [fault("engine-differs", other)] if (other := requests.differs(opts, engine, process)) else []
 
 
 def _about_folders(opts: Mapping[str, Any], kept: Sequence[pathlib.Path]) -> list[Finding]:

@@ -35,6 +35,7 @@ from saltext.jobs.core.master.job_cache import JobCache
 from saltext.jobs.core.master.publisher import Publisher
 from saltext.jobs.core.master.questions import Questions
 from saltext.jobs.core.metrics import Figures, History, figures_of, text_of
+from saltext.jobs.core.options import require_seconds
 from saltext.jobs.core.options.engines import EngineSettings
 from saltext.jobs.core.site import site_of
 
@@ -123,6 +124,7 @@ def run(opts: Mapping[str, Any], name: str, read: Callable[[], S], build: Callab
     raises SettingsError. ``build`` makes its App from these, the loop and the Lease that this process holds.
     """
     try:
+        require_seconds(opts)
         _run(opts, name, read(), build)
     except (SettingsError, StateError) as exc:
         log.critical("The %s engine does not start: %s", name, exc)

@@ -90,8 +90,7 @@ def _record(tables: Tables, jid: str, minion: str, body: bytes | None) -> tuple[
 
 def publishes(tables: Tables, jid: str) -> list[records.Published]:
     """Return the publishes of a job, in order. :raises OSError:"""
-    found = _entries(tables, _PUBLISHES, (jid,))
-    return [record for _, record, _ in found if isinstance(record, records.Published)]
+    return [record for _, record, _ in _entries(tables, _PUBLISHES, (jid,)) if isinstance(record, records.Published)]
 
 
 def published_since(tables: Tables, jid: str) -> set[str]:

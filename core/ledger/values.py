@@ -165,8 +165,7 @@ def clean_expired(tables: Tables, bank: str) -> None:
 
 def count_below(tables: Tables, bank: str) -> int:
     """Return how many keys the banks below a bank have, expired ones too."""
-    query = f"SELECT count(*) FROM {VALUES} WHERE bank > ? AND bank < ?"
-    return int(tables.read(query, below(bank))[0][0])
+    return int(tables.read(f"SELECT count(*) FROM {VALUES} WHERE bank > ? AND bank < ?", below(bank))[0][0])
 
 
 # -- old ones -----------------------------------------------------------------------------------------------------------

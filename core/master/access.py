@@ -188,8 +188,7 @@ class Access:
 
     def may_run(self, grants: Iterable[Any], fun: str, arg: Iterable[Any], kwarg: Mapping[str, Any]) -> bool:
         """Tell whether these grants permit a runner function of this master with these arguments."""
-        call = {"arg": list(arg), "kwarg": dict(kwarg)}
-        return bool(self._checks.runner_check(list(grants), fun, call) is True)
+        return bool(self._checks.runner_check(list(grants), fun, {"arg": list(arg), "kwarg": dict(kwarg)}) is True)
 
     def _external(self, system: str, user: str) -> list[Any]:
         if system not in (self._opts.get("external_auth") or {}):

@@ -59,6 +59,13 @@ def read_settings(kind: type[S], section: str, *sources: Any) -> S:
     return kind(**values)
 
 
+def require_seconds(opts: Mapping[str, Any]) -> None:
+    """:raises SettingsError: for an option of Salt's own that is to be a number of seconds, and is none, such as 30d."""
+    for name in ("timeout", "gather_job_timeout", "keep_jobs_seconds"):
+        if not isinstance(opts.get(name, 0), (int, float)):
+            raise SettingsError(f"{name} is {opts[name]!r}; accepted is a number of seconds, since Salt reads no other")
+
+
 def engine_options(opts: Mapping[str, Any], engine: str) -> tuple[Any, Any]:
     """
     Return what the master's configuration says of an engine: its section, and its entry under ``engines:``, which wins. An

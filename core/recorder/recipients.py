@@ -226,8 +226,7 @@ def is_wanted(fun: Any, include: Iterable[str], exclude: Iterable[str]) -> bool:
         is_included = any(glob.startswith(own) and fnmatch.fnmatchcase(name, glob) for glob in include)
         return is_included and not any(fnmatch.fnmatchcase(name, glob) for glob in exclude)
 
-    names = fun if isinstance(fun, (list, tuple)) else [fun]
-    return any(isinstance(name, str) and chosen(name) for name in names)
+    return any(isinstance(name, str) and chosen(name) for name in (fun if isinstance(fun, (list, tuple)) else [fun]))
 
 
 class ToPeople:

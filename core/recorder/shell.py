@@ -153,8 +153,7 @@ def figures(stats: Mapping[str, Mapping[str, Any]]) -> Figures:
 
 def _shown(row: Row) -> dict[str, Any]:
     """Return what is shown of a dead letter, which is not its content."""
-    more = {"reason": row.why, "tries": row.tries, "time": row.at}
-    return {"name": _name_of(row.key), **row.key._asdict(), **more}
+    return {"name": _name_of(row.key), **row.key._asdict(), "reason": row.why, "tries": row.tries, "time": row.at}
 
 
 def _name_of(key: Key) -> str:

@@ -82,8 +82,7 @@ class Effects:
 
     async def _look_up(self, effect: facts.LookUp) -> facts.LookedUp:
         jid, look_up = effect.jid, self._ports.reader.look_up
-        load = self._machine.jobs[jid].load
-        return await self._look(look_up, jid, effect.minions, load, effect.askers)
+        return await self._look(look_up, jid, effect.minions, self._machine.jobs[jid].load, effect.askers)
 
     async def _find_returns(self, effect: facts.FindReturns) -> frozenset[str]:
         return frozenset(await self._look(self._ports.returns.of, effect.jid, effect.minions))

@@ -149,8 +149,7 @@ def owed_of(opts: Mapping[str, Any], jid: str) -> dict[str, tuple[bool, float, s
         is_owed, told = entry.state not in ENDED, f"owed by job_retry: {entry.state.value}, {entry.reason}"
         since = entry.queued if is_owed else entry.since
         may_have_run = entry.sent_at is not None or entry.begun_at > 0.0
-        told = told if is_owed else f"no longer {told}{'; it may have run there' if may_have_run else ''}"
-        found[entry.minion] = is_owed, since, told, may_have_run
+        found[entry.minion] = is_owed, since, told if is_owed else f"no longer {told}", may_have_run
     for minion in {minion for request in asked for minion in request.get("minions") or ()}:
         found[minion] = True, 0.0, "handed to job_retry, which has not taken it yet", False
     return found

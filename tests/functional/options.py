@@ -8,13 +8,8 @@ import salt.config
 def options_in(folder, **more):
     """Return Salt's defaults for a master, with these places and ``more``."""
     opts = salt.config.master_config(None)
-    places = {
-        "cachedir": "cache",
-        "pki_dir": "pki",
-        "extension_modules": "ext",
-        "sock_dir": "sock",
-        "conf_file": "master",
-    }
-    opts.update({name: str(folder / place) for name, place in places.items()})
+    names = ("cachedir", "pki_dir", "extension_modules", "sock_dir", "conf_file")
+    places = zip(names, ("cache", "pki", "ext", "sock", "master"), strict=True)
+    opts.update({name: str(folder / place) for name, place in places})
     opts.update({"id": "here_master", "root_dir": str(folder), "cluster_id": None, "grains": {}, **more})
     return opts

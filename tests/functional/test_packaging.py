@@ -21,16 +21,8 @@ from tests.waiting import stretched
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 NOT_SOURCE = (
-    ".git",
-    ".venv*",
-    "build",
-    "_build",
-    "dist",
-    "*.egg-info",
-    "__pycache__",
-    ".*_cache",
-    ".coverage",
-    ".hypothesis",
+    *(".git", ".venv*", "build", "_build", "dist", "*.egg-info"),
+    *("__pycache__", ".*_cache", ".coverage", ".hypothesis"),
 )
 
 PIP = (sys.executable, "-m", "pip")

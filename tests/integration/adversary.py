@@ -37,22 +37,9 @@ COMMANDS = {
     **dict.fromkeys(("_register_resources", "no_such_command"), 1),
 }
 FIELDS = (
-    *(
-        "jid",
-        "id",
-        "fun",
-        "fun_args",
-        "arg",
-        "return",
-        "retcode",
-        "success",
-        "minions",
-        "tgt",
-        "tgt_type",
-        "user",
-        "new",
-    ),
-    *("lost", "act", "result", "n", "signature", "state", "metadata", "ret", "nocache", "_stamp", "cmd", "data", "out"),
+    *("jid", "id", "fun", "fun_args", "arg", "return", "retcode", "success", "minions", "tgt", "tgt_type", "user"),
+    *("new", "lost", "act", "result", "n", "signature", "state", "metadata", "ret", "nocache", "_stamp", "cmd"),
+    *("data", "out"),
 )
 ODD = (
     *(None, True, -1, 0, 2**63 - 1, 2**64 - 1, float("inf"), float("nan"), 1e308, "", "0", "9" * 30, "\u0663" * 20),

@@ -826,6 +826,7 @@ class Clocks(CutOff):
         self.made_at = {}  # what the clock showed when a request was made -> when that was
         self.asked_for = {}  # (minion, jid) that an operator has ever wanted -> what the clock showed then
         self.shown_at_kill = {}  # (minion, jid) -> what the clock showed when it was last killed
+        self.latest_kill = {}  # (minion, jid) -> the most that the clock showed when it was killed
         super().__init__(seed)
 
     def do_clock(self):
@@ -852,14 +853,15 @@ class Clocks(CutOff):
 
     def _is_wanted(self, keys, wanted_at, again=ENDED):
         """
-        If the clock was set after a kill, or back between a request and a kill, the engine may order these either way. It
-        must notice a request that is dated in the future.
+        If the clock was set after a kill, or back between a request and a kill, the engine may order these either way, and
+        a kill that is dated later than the request. It must notice a request that is dated in the future.
         """
         made_at = self.made_at.get(wanted_at, wanted_at)
         shown = wanted_at if wanted_at <= self.wall() + 1.0 else -math.inf
         self.asked_for.update((key, max(shown, self.asked_for.get(key, shown))) for key in keys)
         is_late = {key for key in keys if self.last_kill.get(key, -math.inf) >= made_at and self._seems_older(key)}
-        unsure = is_late | {key for key in keys if self._was_set_after_kill(key)}
+        is_later = {key for key in keys if self.latest_kill.get(key, -math.inf) >= wanted_at}
+        unsure = is_late | is_later | {key for key in keys if self._was_set_after_kill(key)}
         super()._is_wanted(keys - unsure, made_at, again)
         super()._is_wanted(unsure, math.inf, again)
         self.gone |= unsure
@@ -882,6 +884,7 @@ class Clocks(CutOff):
 
     def _is_killed(self, name, jid):
         self.shown_at_kill[name, jid] = self.wall()
+        self.latest_kill[name, jid] = max(self.wall(), self.latest_kill.get((name, jid), -math.inf))
         super()._is_killed(name, jid)
 
     def leave(self, engine, request):

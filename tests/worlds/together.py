@@ -389,6 +389,7 @@ class Together(Misfortunes, Both):
             assert state in expected or (batch.halted and state is None), f"{key} returned {retcode}, and is {state}"
             return
         assert state != "completed", f"{key} has not returned, and is {state}"
+        assert state not in ("offline", "failed") or not self.runs[key], f"{key} has run it, and is {state}"
         reached = {"killed": {"saltutil.kill_job"}, "timed_out": {"saltutil.kill_job", "saltutil.term_job"}}.get(state)
         assert reached is None or reached & self.signalled[key], f"no kill has reached {key}, and it is {state}"
         # A silent minion may have begun the job, for all that a batch can know; so may one that the queue has sent it to.

@@ -12,7 +12,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch.catalog import Catalog, chooser
 from saltext.jobs.core.batch.starting import new_batch, next_batch
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.batch.summary import preview
+from saltext.jobs.core.batch.summary import preview, verdict, word
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.ledger.tables import BATCHES
 from saltext.jobs.core.master.caller import Caller
@@ -85,16 +85,12 @@ def test_what_has_no_key_of_its_own_is_in_no_batch_though_salt_targets_it(boxes)
 @pytest.mark.parametrize(
     ("slip", "meant"),
     [
-        ("fail_hard", "max_failures=0"),
-        ("max_failure", "max_failures"),
-        ("batch_size", "batch"),
-        ("tgttype", "tgt_type"),
-        ("kwargs", "kwarg"),
-        ("Timeout", "timeout"),
-        ("args", "arg"),
+        *(("fail_hard", "max_failures=0"), ("max_failure", "max_failures"), ("batch_size", "batch"), ("args", "arg")),
+        *(("tgttype", "tgt_type"), ("kwargs", "kwarg"), ("Timeout", "timeout"), ("subset", "a target of fewer")),
+        *(("dry_run", "batch.preview"), ("batch_safe_limit", "batch")),
     ],
 )
-def test_a_misspelled_option_is_refused_with_the_option_that_was_meant(opts, slip, meant):
+def test_a_name_that_is_no_option_and_hardly_meant_for_the_function_is_refused_with_what_is_meant(opts, slip, meant):
     with pytest.raises(Refused, match=f"There is no option {slip}; did you mean {meant}"):
         asked_for(opts, "*", **{slip: 1})
 
@@ -227,6 +223,20 @@ def test_a_retry_of_all_leaves_out_the_minions_to_which_job_retry_delivers_the_j
         bench.returns("1001", retcode=1)
         bench.returns("web2")
         assert next_batch(opts, ROOT, bench.batch, ["all"]).minions == left
+
+
+def test_a_batch_that_has_succeeded_without_minions_that_were_away_shows_which_batch_has_retried_it(opts):
+    (first, second), store = [f"2026051610111213141{number}" for number in range(2)], BatchStore(opts)
+    bench = Bench(("web1", "web2"), "2", jid=first)
+    bench.sent(missed=["web1"])
+    bench.returns("web2")
+    bench.keep(store, ended=True)
+    bench = Bench(("web1",), "1", jid=second, parent=first)
+    ended(bench, 0)
+    bench.keep(store, ended=True)
+    found = Catalog(opts).find(first)
+    assert (word(found.summary), found.summary["retries"], found.summary["unmended"]) == ("succeeded", [second], {})
+    assert found.minions()["web1"]["retry"] == second and f"mended by {second}" in verdict(found.summary)
 
 
 @pytest.mark.parametrize("parent", [0, 1])

@@ -82,6 +82,7 @@ def test_ids_to_which_jobs_are_owed_in_vain_are_named(opts, running):
         ({"job_retry": {"ttl": "soon"}}, "'soon'"),
         ({"engines": [{"job_retry": {"rate": "fast"}}]}, "'fast'"),
         ({"ext_job_cache": "redis"}, "the engine does not start: ext_job_cache is 'redis'"),
+        ({"keep_jobs_seconds": "30d"}, "the engine does not start: keep_jobs_seconds is '30d'; accepted is a number"),
         ({"require_minion_sign_messages": False}, "another's name"),
     ],
 )

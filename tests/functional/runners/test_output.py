@@ -107,16 +107,9 @@ def test_a_table_is_as_wide_as_the_terminal(shown, width):
 
 @pytest.mark.parametrize("harmful", HARMFUL, ids=ascii)
 def test_nothing_that_a_terminal_obeys_is_printed_whatever_returned_it(shown, harmful):
-    for function in (
-        "batch.list",
-        "batch.status",
-        "batch.minions",
-        "job_retry.show",
-        "job_retry.stats",
-        "job_cache.stats",
-    ):
+    for name in ("batch.list", "batch.status", "batch.minions", "job_retry.show", "job_retry.stats", "job_cache.stats"):
         for data in (harmful, [harmful], {harmful: harmful}, {harmful: [{harmful: harmful}]}):
-            assert all(line.isprintable() for line in shown(function, data).split("\n"))
+            assert all(line.isprintable() for line in shown(name, data).split("\n"))
 
 
 @pytest.mark.parametrize("data", [None, True, [], {}, "refused", ["a"], {"a": {"b": 1}}, [None], {"jobs": None}, 3])

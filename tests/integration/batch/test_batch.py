@@ -147,6 +147,21 @@ def test_a_minion_without_a_process_for_the_ping_gets_the_job_when_it_has_one_wh
     assert len(ran.read_text().splitlines()) == 2
 
 
+def test_a_minion_that_hangs_before_its_turn_is_lost_since_it_runs_the_job_when_it_wakes(run, look, master, tmp_path):
+    free, ran, hangs = tmp_path / "free", tmp_path / "ran", psutil.Process(master.fleet["b2"].pid)
+    command = f"echo >> {ran}; until [ -e {free} ]; do sleep 0.1; done"
+    jid = run("batch.start", "b1,b2", "cmd.run", command, "tgt_type=list", "batch=1", *timeouts(1))["jid"]
+    wait_for(ran.exists, what="b1 runs it")
+    processes = [hangs, *hangs.children(recursive=True)]
+    [process.suspend() for process in processes]
+    try:
+        free.touch()
+        assert finished(look, jid)["lost"] == 1
+    finally:
+        [process.resume() for process in processes]
+    wait_for(lambda: look("batch.status", jid)["completed"] == 2, what="it has run the job after all")
+
+
 def test_where_an_operator_kills_the_job_of_a_batch_nobody_sends_it_again_and_the_batch_goes_on(
     run, look, master, tmp_path
 ):

@@ -272,7 +272,7 @@ def test_minions_are_shown_by_state_and_those_that_need_an_operator_come_first()
 def test_a_retry_that_is_proposed_beside_minions_finds_some_and_runs_no_job_twice():
     for states, which in (({"offline": 2}, "offline"), ({"lost": 1, "timed_out": 1, "killed": 1}, "timed_out,killed")):
         assert drawn(tables.minions, minions(**states), 100)[-1].endswith(f"(or retry which={which}, jobs.lookup_jid)")
-    assert drawn(tables.minions, minions(lost=1))[-1].endswith("batch.retry JID which=lost (or jobs.lookup_jid)")
+    assert drawn(tables.minions, minions(lost=1))[-1].endswith("jobs.lookup_jid JID (or batch.retry which=lost)")
 
 
 def test_where_a_retry_has_mended_a_minion_that_is_said_and_no_further_retry_is_proposed():
