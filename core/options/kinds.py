@@ -68,8 +68,7 @@ def _is(value: Any, *types: type) -> bool:
 
 
 def _parts(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
-    match = pattern.fullmatch(text)
-    if not match:
+    if not (match := pattern.fullmatch(text)):
         raise ValueError(text)
     return match.groups()
 

@@ -84,8 +84,7 @@ def read_cache_options(opts: Mapping[str, Any]) -> CacheOptions:
 
 def _section(opts: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the options under a name, in a mapping, which wins, or with dotted names."""
-    whole_section = opts.get(name)
-    if whole_section is not None and not isinstance(whole_section, Mapping):
+    if (whole_section := opts.get(name)) is not None and not isinstance(whole_section, Mapping):
         # the value may be a connection string with a password
         raise SettingsError(f"{name} is no mapping of options, such as host and dsn")
     head = f"{name}."
