@@ -157,8 +157,7 @@ class Catalog:
 
     def find(self, jid: str) -> Found:
         """Return a batch. :raises Refused: if there is none, or if it cannot be read."""
-        found = self._found(jid)
-        if found is None:
+        if (found := self._found(jid)) is None:
             raise self._none(jid, "no batch")
         return found
 

@@ -119,7 +119,6 @@ def looked_up(batch: Batch, fact: facts.Done, now: float) -> list[Effect]:
     if batch.publishing or batch.catching_up or now < batch.pace.not_before or batch.holds_publish(now):
         batch.put_back(again)
         return effects
-    batch.pace.quota += len(again)
     return effects + batch.send(tuple(again), now)
 
 

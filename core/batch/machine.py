@@ -179,6 +179,7 @@ def _publish(batch: Batch, now: float) -> list[Effect]:
     count, again = batch.pace.turn(now, len(batch.flights), batch.pending.available(batch.pace.group))
     _wait_until(batch, again)
     taken = batch.pending.take(count)
+    batch.pace.quota -= len(taken)
     doubted = [minion for minion in taken if minion in batch.members and batch.members[minion].was_put_back]
     effects += ending.look_for(batch, doubted, Step.LOOKING)  # they may have restarted since
     return [*effects, *batch.send(tuple(minion for minion in taken if minion not in doubted), now)]

@@ -111,10 +111,9 @@ class Pace(Part):
             self.stage = next(place for place, stage in enumerate(self.spec.stages) if stage.group > self.group)
         self.quota = self.spec.stages[self.stage].quota
 
-    def sends(self, count: int, now: float) -> None:
+    def sends(self, now: float) -> None:
         self.freed_at, self.first_sent = None, self.first_sent or now
         self.publishes += 1
-        self.quota -= count
 
     def publish_failed(self, now: float) -> bool:
         """Note a failed publish, and tell whether to try again after a pause."""

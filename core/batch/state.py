@@ -357,7 +357,7 @@ class Batch(Part):
         if not minions:
             return []
         self.publishing, self.last_progress = minions, now
-        self.pace.sends(len(minions), now)
+        self.pace.sends(now)
         for minion in minions:
             member = self.flights[minion] = self.change(minion)
             member.sends(now)

@@ -20,10 +20,7 @@ from saltext.jobs.core.loader import module_dirs
 from tests.waiting import stretched
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
-NOT_SOURCE = (
-    *(".git", ".venv*", "build", "_build", "dist", "*.egg-info"),
-    *("__pycache__", ".*_cache", ".coverage", ".hypothesis"),
-)
+NOT_SOURCE = (".git", ".venv*", "*build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".coverage", ".hypothesis")
 
 PIP = (sys.executable, "-m", "pip")
 #: Where the requirements of the package are in the environment of the tests.

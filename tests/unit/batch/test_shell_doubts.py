@@ -82,10 +82,10 @@ def test_a_batch_that_waits_for_silent_minions_says_until_when_at_most(tmp_path,
         assert bench.states() == {"a": "completed", "b": "failed"}
 
 
-@pytest.mark.parametrize("heard", [True, False])
-def test_a_minion_that_restarts_before_it_is_sent_the_job_again_is_lost(tmp_path, heard):
+@pytest.mark.parametrize("restart", ["heard", "unheard", ""])
+def test_a_minion_that_restarts_before_it_is_sent_the_job_again_is_lost_and_no_gate_is_passed(tmp_path, restart):
     minion = FakeMinion("a", seconds=10_000, acknowledges=False)
-    with bench_of(tmp_path, minion) as bench:
+    with bench_of(tmp_path, minion, FakeMinion("b")) as bench:
         publish = bench.master.publish
 
         async def slowly(fun, *args, **kwargs):
@@ -96,17 +96,19 @@ def test_a_minion_that_restarts_before_it_is_sent_the_job_again_is_lost(tmp_path
             raise PublishFailed("the master did not answer in time", certain=False)
 
         bench.master.publish = slowly
-        bench.begin("a", "1", **QUICK)
+        bench.begin("ab", "1,1", check={"kind": "approve", "fun": "", "arg": [], "kwargs": {}}, **QUICK)
         bench.run(0.5)
         bench.reply("pause")
         bench.run(60)
-        bench.master.restart_minion("a", heard)
-        if not heard:
+        if restart:
+            bench.master.restart_minion("a", restart == "heard")
+        if restart == "unheard":
             bench.restart()
         bench.run(60)
         bench.reply("resume")
-        bench.end()
-        assert (bench.states(), bench.master.jobs()) == ({"a": "lost"}, ["a"])
+        assert bench.run(300, lambda: bench.batch().pace.to_approve == 1)
+        first, *more = bench.master.jobs()
+        assert (bench.states(), first, set(more)) == ({"a": "lost"}, "a", set() if restart else {"a"})
 
 
 # -- what minions have on record ----------------------------------------------------------------------------------------
