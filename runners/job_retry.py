@@ -398,7 +398,7 @@ def cancel(minion: object = None, jid: object = None) -> Any:
 @runner.verb
 def purge(state: object = None) -> Any:
     """
-    Remove the entries in these states, and return their number.
+    Remove the entries in these states, and return their number. With an entry it is forgotten whether its job has begun.
 
     state
         ``held``, ``expired``, ``cancelled`` or ``dead``, or several of them (a list, or names separated by commas).

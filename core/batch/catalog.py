@@ -87,6 +87,7 @@ class Catalog:
             raise Refused(str(exc)) from exc
         if batch is not None and batch.closed:
             add_late_returns(batch, self._returns)
+        if batch is not None:
             self._ask_queue(batch)
         return batch
 
@@ -101,26 +102,28 @@ class Catalog:
         return found
 
     def _ask_queue(self, batch: Batch) -> None:
-        """Ask the retry queue about minions handed over: if they are owed nothing any more, they are offline or lost."""
-        if batch.spec.offline != "queue" or self._owed is None:
+        """Ask the retry queue about minions that the batch or an operator has handed over: whether it still owes the job."""
+        is_over = all(one.retcode is not None for one in batch.members.values())
+        if self._owed is None or (is_over and batch.spec.offline != "queue"):
             return
         told = self._told.setdefault(jid := batch.spec.jid, {})
         try:
-            owed = self._owed(jid)
+            before = self._owed(batch.spec.parent) if batch.spec.parent else {}  # under that jid it is the same job
+            owed = {name: one for name, one in before.items() if one[0]} | dict(self._owed(jid))
         except (OSError, ValueError) as exc:
             _quiet.warning("owed", "It is not known whether minions of batch %s are still owed its job: %s", jid, exc)
             return
-        for minion, member in batch.members.items():
-            if member.ended is not Outcome.QUEUED:
-                if minion in owed and not owed[minion][2]:
-                    told[minion] = {"started": owed[minion][1]}
-                continue
-            unknown = False, 0.0, "it did not answer, and job_retry does not owe it the job", False
-            is_owed, since, why, is_sent = owed.get(minion, unknown)
-            is_lost, since = not is_owed and (is_sent or member.unanswered > 0), since or member.since
-            if not is_owed:
-                batch.settle(minion, Outcome.LOST if is_lost else Outcome.OFFLINE, since, None)
-            told[minion] = {"since": since, "why": f"{why}{'; it may have run there' if is_lost else ''}"}
+        unknown = False, 0.0, "job_retry knows nothing of it any more", True
+        for minion, ended in batch.outcomes.items():
+            member, (is_owed, since, why, is_sent) = batch.members[minion], owed.get(minion, unknown)
+            may_differ = is_owed or ended is Outcome.QUEUED or (ended is Outcome.OFFLINE and minion in owed)
+            if not why:  # it has returned what the queue has sent it
+                told[minion] = {"started": since}
+            elif may_differ and member.retcode is None:
+                is_lost = not is_owed and (is_sent or member.unanswered > 0)
+                named = Outcome.QUEUED if is_owed else Outcome.LOST if is_lost else Outcome.OFFLINE
+                batch.settle(minion, named, since or member.since, None)
+                told[minion] = {"since": member.since, "why": f"{why}{'; it may have run there' if is_lost else ''}"}
 
     def need(self, jid: str) -> Batch:
         """Return a batch of ours. :raises Refused: if there is none, or if it cannot be read."""

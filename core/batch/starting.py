@@ -140,8 +140,7 @@ def _split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     options = {name: value for name, value in given.items() if name in NAMES and value is not None}
     kwargs = {name: value for name, value in given.items() if name not in NAMES}
     for name, value in kwargs.items():
-        meant = _ALIASES.get(name) or kinds.slip_of(name, ("like", *NAMES))
-        if meant:
+        if meant := _ALIASES.get(name) or kinds.slip_of(name, ("like", *NAMES)):
             raise Refused(
                 f"There is no option {name}; did you mean {meant}? If {name} is meant for the function, give it as"
                 f" kwarg='{{{name}: {value}}}'"

@@ -280,7 +280,7 @@ class Batch(Part):
         if not self.finished:
             return None
         completed = self.counts[Outcome.COMPLETED]
-        left_out = self.counts[Outcome.OFFLINE] if self.spec.offline == "skip" else 0
+        left_out = self.counts[Outcome.OFFLINE] + self.counts[Outcome.QUEUED] if self.spec.offline == "skip" else 0
         return not self.halted and completed > 0 and completed + left_out == len(self.spec.minions)
 
     @property

@@ -100,15 +100,9 @@ def test_a_target_by_id_leaves_no_doubt(opts, known):
 @pytest.mark.parametrize(
     "tgt, tgt_type",
     [
-        ("role:db", "grain"),
-        ("role:d.*", "grain_pcre"),
-        ("role:db", "pillar"),
-        ("role:db", "pillar_exact"),
-        ("10.0.0.0/8", "ipcidr"),
-        ("%dbs", "range"),
-        ("web* and G@role:db", "compound"),
-        ("dbs", "nodegroup"),
-        ("web* or N@dbs", "compound"),
+        *(("role:db", "grain"), ("role:d.*", "grain_pcre"), ("role:db", "pillar"), ("role:db", "pillar_exact")),
+        *(("10.0.0.0/8", "ipcidr"), ("%dbs", "range"), ("dbs", "nodegroup")),
+        *(("web* and G@role:db", "compound"), ("web* or N@dbs", "compound")),
     ],
 )
 def test_a_minion_without_data_is_left_out_and_where_none_are_kept_the_target_is_refused(opts, known, tgt, tgt_type):

@@ -12,7 +12,7 @@ from saltext.jobs.core import compat
 from saltext.jobs.core.batch.catalog import Catalog, chooser
 from saltext.jobs.core.batch.starting import new_batch, next_batch
 from saltext.jobs.core.batch.store import BatchStore
-from saltext.jobs.core.batch.summary import preview, verdict, word
+from saltext.jobs.core.batch.summary import preview
 from saltext.jobs.core.errors import Refused
 from saltext.jobs.core.ledger.tables import BATCHES
 from saltext.jobs.core.master.caller import Caller
@@ -223,20 +223,6 @@ def test_a_retry_of_all_leaves_out_the_minions_to_which_job_retry_delivers_the_j
         bench.returns("1001", retcode=1)
         bench.returns("web2")
         assert next_batch(opts, ROOT, bench.batch, ["all"]).minions == left
-
-
-def test_a_batch_that_has_succeeded_without_minions_that_were_away_shows_which_batch_has_retried_it(opts):
-    (first, second), store = [f"2026051610111213141{number}" for number in range(2)], BatchStore(opts)
-    bench = Bench(("web1", "web2"), "2", jid=first)
-    bench.sent(missed=["web1"])
-    bench.returns("web2")
-    bench.keep(store, ended=True)
-    bench = Bench(("web1",), "1", jid=second, parent=first)
-    ended(bench, 0)
-    bench.keep(store, ended=True)
-    found = Catalog(opts).find(first)
-    assert (word(found.summary), found.summary["retries"], found.summary["unmended"]) == ("succeeded", [second], {})
-    assert found.minions()["web1"]["retry"] == second and f"mended by {second}" in verdict(found.summary)
 
 
 @pytest.mark.parametrize("parent", [0, 1])

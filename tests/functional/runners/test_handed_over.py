@@ -10,6 +10,7 @@ import salt.loader
 import salt.payload
 
 from saltext.jobs.core.batch.catalog import Catalog
+from saltext.jobs.core.batch.member import Outcome
 from saltext.jobs.core.batch.starting import next_batch
 from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
@@ -87,6 +88,26 @@ def test_a_minion_that_is_owed_nothing_any_more_is_away_and_a_retry_runs_the_job
     assert again(opts, "offline") == ("a",)
     queue_of(opts).write(changes(entries={("a", JID): {**record_of("a"), "state": "cancelled", "sent_at": 150.0}}))
     assert states(opts) == {"a": "lost", "b": "queued"}, "it may have run there"
+    queue_of(opts).write({Key(Kind.ENTRY, JID, "a"): None})  # purged, or forgotten after a day
+    assert states(opts) == {"a": "lost", "b": "queued"}, "it is not known any more whether it has run there"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OFFLINE, Outcome.LOST])
+def test_a_minion_to_which_an_operator_has_the_queue_deliver_the_job_is_queued_and_in_no_retry(opts, outcome):
+    first, second = (f"{int(JID) + number}" for number in (1, 2))
+    for jid, parent in ((first, None), (second, first)):
+        bench = Bench("ab", "2", jid=jid, parent=parent)
+        bench.sent()
+        bench.returns("b")
+        bench.batch.settle("a", outcome, bench.now, None)
+        bench.wait(1.0)
+        bench.keep(BatchStore(opts), ended=True)
+    assert run(opts, "batch.status", first)["retries"] == [second]
+    requests.leave(opts, JOB_RETRY, {"do": "enqueue", "jid": first, "minions": ["a"]})
+    for jid in (first, second):
+        assert run(opts, "batch.minions", jid)["a"]["state"] == "queued"
+        with pytest.raises(Refused, match="job_retry owes it to 1"):
+            next_batch(opts, ROOT, Catalog(opts, owed=lambda one: owed_of(opts, one)).need(jid), ["all"])
 
 
 @pytest.mark.parametrize(("state", "verb"), [("cancelled", "enqueue"), ("dead", "retry")])
