@@ -262,7 +262,7 @@ class Adversary(Misfortunes, World):
             # A held entry whose time is over may expire before the request is carried out.
             is_new = is_new and (entry is None or entry.state in ENDED or self.truth.ends_at[key] > self.now)
             ends_at = self.end_of(key[1], self.now) if is_new else self.truth.ends_at[key]
-            self.truth.ask(key, ends_at, min(self.now, wanted_at))
+            self.truth.ask(key, ends_at, min(self.now, wanted_at), key in self.stored)
         self.again |= keys
         # Without a log, a kill is dated by when the master stored it: then it may count as later than the request.
         unsure = {key for key in keys if not self.keeps_order and self.last_kill.get(key, -math.inf) >= wanted_at}

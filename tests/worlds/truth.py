@@ -42,9 +42,10 @@ class Truth:
         self.stopped.pop(key, None)
         self.ended.discard(key)
 
-    def ask(self, key, ends_at, now):
-        """An operator requests that a job runs on a minion to which it was published."""
+    def ask(self, key, ends_at, now, is_stored):
+        """An operator requests that a job runs on a minion to which it was published. ``is_stored``: its entry is."""
         before = self.wanted[key], self.wanted_at[key], self.ends_at[key]
+        before = before if is_stored else self.before.get(key, before)  # an earlier request may be in vain, too
         self.want(key, ends_at, now)
         self.before[key] = before
 
