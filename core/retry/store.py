@@ -115,9 +115,9 @@ class RetryStore(EngineStore):
         if gone := [Key(Kind.DONE, row.jid, row.minion) for row in old if _ended_at(row.body) < before]:
             self._tables.together(lambda: self._put(dict.fromkeys(gone)), self._lease)
 
-    def watched(self, now: float) -> dict[str, Watched]:
-        """Return what is known of jobs besides their entries, by jid, without unusable records."""
-        found = self._each(Kind.WATCHED, "record", lambda record: Watched.from_record(record, now))
+    def watched(self, now: float, jid: str | None = None) -> dict[str, Watched]:
+        """Return what is known of jobs, or of one, besides their entries, by jid, without unusable records."""
+        found = self._each(Kind.WATCHED, "record", lambda record: Watched.from_record(record, now), jid=jid)
         return {row.jid: job for row, job in found}
 
     def cursor(self) -> Cursor | None:
@@ -150,6 +150,8 @@ def owed_of(opts: Mapping[str, Any], jid: str) -> dict[str, tuple[bool, float, s
         since = entry.queued if is_owed else entry.since
         may_have_run = entry.sent_at is not None or entry.begun_at > 0.0
         found[entry.minion] = is_owed, since, told if is_owed else f"no longer {told}", may_have_run
+    for minion in store.watched(0.0, jid).get(jid, Watched()).settled - found.keys():  # purged, or gone with the time
+        found[minion] = False, 0.0, "job_retry knows nothing of it any more", True
     for minion in {minion for request in asked for minion in request.get("minions") or ()}:
         found[minion] = True, 0.0, "handed to job_retry, which has not taken it yet", False
     return found

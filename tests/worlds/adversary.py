@@ -852,10 +852,7 @@ class Clocks(CutOff):
         return super()._shown() + before
 
     def _is_wanted(self, keys, wanted_at, again=ENDED):
-        """
-        If the clock was set after a kill, or back between a request and a kill, the engine may order these either way, and
-        a kill that is dated later than the request. It must notice a request that is dated in the future.
-        """
+        """If the clock was set after a kill, or back since one, the engine may order it and the request either way."""
         made_at = self.made_at.get(wanted_at, wanted_at)
         shown = wanted_at if wanted_at <= self.wall() + 1.0 else -math.inf
         self.asked_for.update((key, max(shown, self.asked_for.get(key, shown))) for key in keys)

@@ -16,7 +16,7 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.retry.entry import Key, Kind
+from saltext.jobs.core.retry.entry import Key, Kind, Watched
 from saltext.jobs.core.retry.store import owed_of
 from tests.functional.batch.test_starting import ROOT
 from tests.functional.options import options_in
@@ -108,6 +108,9 @@ def test_a_minion_to_which_an_operator_has_the_queue_deliver_the_job_is_queued_a
         assert run(opts, "batch.minions", jid)["a"]["state"] == "queued"
         with pytest.raises(Refused, match="job_retry owes it to 1"):
             next_batch(opts, ROOT, Catalog(opts, owed=lambda one: owed_of(opts, one)).need(jid), ["all"])
+    owe(opts)
+    queue_of(opts).write(changes(watched={first: Watched(settled={"a"}).as_record()}))
+    assert run(opts, "batch.minions", first)["a"]["state"] == "lost", "its entry was purged"
 
 
 @pytest.mark.parametrize(("state", "verb"), [("cancelled", "enqueue"), ("dead", "retry")])
