@@ -312,6 +312,7 @@ def enqueue(jid: object, minions: object = None) -> Any:
         if load:
             caller.require_right(__opts__, who, load, named or load.get("Minions") or (), f"all minions of job {jid}")
     _refuse_for_batch(jid, named)
+    _tell_of_a_pause()
     return _ask({"do": "enqueue", "jid": jid, "minions": named}, who)
 
 
@@ -370,6 +371,7 @@ def retry(minion: object = None, jid: object = None) -> Any:
             caller.require_right(__opts__, who, job.load, [entry.minion], "all minions of these entries")
         if entry.state is State.DEAD:
             _refuse_for_batch(entry.jid, [entry.minion])
+    _tell_of_a_pause()
     return _some(_ask({"do": "retry", **selection}, who), "is held or dead", **selection)
 
 

@@ -195,7 +195,7 @@ def why_lost(member: Member) -> str:
     if member.said is Said.INTERRUPTED:
         return "its own record says that it began the job, and was interrupted"
     if member.unanswered or not member.idle:
-        return f"{began}, and was silent at {local(member.since, None)[:16]}: ask whether it runs it now"
+        return f"{began}, and was silent at {local(member.since, None)[:16]}: ask it by saltutil.find_job whether it runs it"
     if member.restarted:
         # A minion that has only connected anew, to a master that was away, looks as one that has restarted.
         return f"{began}, and has connected anew since: interrupted if it was restarted, else its return was lost"

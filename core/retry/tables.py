@@ -98,11 +98,11 @@ def _told(says: str, none: str = "No entry is in these states.") -> Callable[[in
     return lambda count, page: page.line(other.get(count) or f"{counted(count or 0, 'entry', 'entries')} {says}")
 
 
-_ASKED = "the minions are asked now, and get the jobs if they answer"
+_ASKED = "the minions are asked first, and get the jobs if they answer"
 #: What shows the answers that are a number of entries, by verb.
 ANSWERS = {
     "enqueue": _told(
-        f"queued: {_ASKED}",
+        f"queued: {_ASKED}; one that has begun the job runs it again",
         "Nothing is queued anew: each minion has returned the job or is owed it already, or its queue is full.",
     ),
     "replay": _told(f"waiting: {_ASKED}"),

@@ -85,7 +85,7 @@ def test_an_answer_says_what_happens_with_how_many_entries():
     said = {verb: (drawn(draw, 0)[0], drawn(draw, 2)[0]) for verb, draw in tables.ANSWERS.items()}
     assert said["cancel"] == ("No entry is in these states.", "2 entries cancelled")
     assert said["enqueue"][0].startswith("Nothing is queued anew: each minion has returned the job")
-    assert said["replay"][1] == "2 entries waiting: the minions are asked now, and get the jobs if they answer"[:80]
+    assert said["replay"][1] == "2 entries waiting: the minions are asked first, and get the jobs if they answer"[:80]
     waits = {" ".join(drawn(draw, None)) for draw in tables.ANSWERS.values()}
     assert waits == {"The engine does not run: it takes the request when it starts."}
 
