@@ -70,8 +70,7 @@ class Live:
             return False  # the batch ended while the fact was on its way
         self.batch.schedule.ahead = self.ahead
         self.batch.pace.room = None if self._room.limit is None else room
-        effects = machine.step(self.batch, fact, self._ports.clock.now())
-        if effects is None:
+        if (effects := machine.step(self.batch, fact, self._ports.clock.now())) is None:
             return False
         self._alarm.set(None if self.batch.closed else self.batch.next_due)
         self._room.stepped(self.batch)

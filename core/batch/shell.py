@@ -114,8 +114,7 @@ class BatchShell:
 
     def wants(self, tag: str) -> bool:
         """Whether an event belongs to a batch, or answers a question."""
-        parts = events.parts_of_job(tag)
-        if parts is None:
+        if (parts := events.parts_of_job(tag)) is None:
             return bool(self.live) and events.started_by(tag) is not None
         jid, kind, _ = parts
         if jid in self.live:

@@ -202,7 +202,7 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
     for minion, record in sorted(found.items(), key=lambda item: (_since(item[1]) or 0.0, item[0])):
         retcode, again = record.get("retcode"), record.get("retry_state")
         why = f"retcode {retcode}" if retcode else summary.meaning(record)
-        told = f"{again} in the retry {record['retry']}" if again else ""
+        told = f"{again} in the retry {record['retry']}{', whose page says more' * (again == 'lost')}" if again else ""
         alike[str(record["state"]), ", ".join(filter(None, (why, told)))].append(minion)
     for (state, why), names in sorted(alike.items(), key=lambda item: (_MINIONS.rank(item[0][0]), -len(item[1]))):
         since = _since(found[names[0]])
@@ -213,10 +213,12 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
     stands = {record.get("retry_state") or record["state"] for record in found.values()}
     bad = stands.intersection(summary.BAD)
     retry = _retry(dict.fromkeys(stands, 1)) if bad else ""
-    is_lost = "lost" in bad and not retry  # they may run it yet
+    lost = [one.get("retry", "") for one in found.values() if (one.get("retry_state") or one["state"]) == "lost"]
     other = f"job_retry.list jid={page.jid}" if bad else f"batch.status {page.jid}"
-    first = f"batch.failures {page.jid}" if retry else f"jobs.lookup_jid {page.jid}" if is_lost else other
-    page.next(first, retry, "batch.retry which=lost" if is_lost else "jobs.lookup_jid")
+    if lost:  # what is known of them is on the page of the batch that lost them
+        other = f"batch.minions {max(lost)}" if any(lost) else f"jobs.lookup_jid {page.jid}"
+    more = (retry, "jobs.lookup_jid") if retry or not lost else ("batch.retry which=lost",)
+    page.next(f"batch.failures {page.jid}" if retry else other, *more)
 
 
 def _since(record: Row) -> float | None:
