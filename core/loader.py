@@ -18,7 +18,8 @@ _KINDS = ("cache", "engines", "executors", "output", "returners", "runners")
 
 def module_dirs() -> dict[str, list[str]]:
     """Return ``{kind: [directory]}`` for each kind of Salt module here: beside ``core``, in a checkout as in a wheel."""
-    return {kind: [str(pathlib.Path(__file__).absolute().parents[1] / kind)] for kind in _KINDS}
+    folder = pathlib.Path(__file__).absolute().parents[1]
+    return {kind: [str(folder / kind)] for kind in _KINDS}
 
 
 def base_of(owner: object) -> str:

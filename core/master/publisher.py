@@ -160,4 +160,4 @@ def _with_wishes(given: Any, question: bool, once: Mapping[str, Any] | None) -> 
     """
     if given is not None and not isinstance(given, Mapping):
         return given  # options in an unknown form stay as they are
-    return {**(given or {}), "job_once": ({"question": True} if question else {"ack": True, **(once or {})})}
+    return {**(given or {}), "job_once": {"question": True} if question else {"ack": True, **(once or {})}}
