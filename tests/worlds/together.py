@@ -10,6 +10,7 @@ The judge knows what operators were told and what minions did. It never looks at
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 import random
 
@@ -66,9 +67,7 @@ class Together(Misfortunes, Both):
         self.ending = set()  # batches that an operator wants to end
         self.is_calm = False  # nothing goes wrong any more
         self.is_set_back = False  # the clock, since the batch engine has read it
-        self.misdated = (
-            set()
-        )  # (minion, jid) of which a later engine cannot know that they began before a minion started
+        self.misdated = set()  # (minion, jid): a later engine cannot know that they began before a minion started
         self.offered = set()  # (minion, jid) that a batch has asked the retry queue to take
         self.sent = set()  # (minion, jid) that a batch has sent
         self.begins_heard = {}  # (minion, jid) -> when the engine that drives the job has heard that it has begun
@@ -501,16 +500,16 @@ class Rollouts(Together):
         failed = {name for name in spec.minions if self._has_failed(name, jid)}
         if spec.budgets and not spec.groups:
             self.must(len(failed) <= spec.budgets[0], f"{failed} have failed {jid}, and it goes on")
-        groups = iter([name for name, count in spec.groups for _ in range(count)])
-        group_of = {name: next(groups, "") for name in spec.minions}
-        order = [name for name, _ in spec.groups]
-        turn = max((order.index(group_of[name]) for name in names), default=0) if order else 0
-        for group, allowed in zip(order[:turn], spec.budgets, strict=False):
+        group_of = dict(zip(spec.minions, (i for i, n in enumerate(spec.counts) for _ in range(n)), strict=True))
+        sent = sorted((group_of[name] for name in names), reverse=True)
+        for group, allowed in enumerate(spec.budgets[: max(sent, default=0)]):
             bad = {name for name in failed if group_of[name] == group}
             self.must(len(bad) <= allowed, f"{bad} of group {group} have failed {jid}, and the next one begins")
-        begun = {name for name in spec.minions if self.runs[name, jid] and (name, jid) not in self.unseen} | names
-        gates = gates_of(spec.batch, spec.counts) if spec.check else []
-        passed = sum(len(begun) > before for before in gates)
+        seen = [name for name, each in +self.runs if each == jid and (name, jid) not in self.unseen]
+        # Whose turn it was: minions of an earlier group that came late begin with the group that is on.
+        turns = [*itertools.accumulate((*(group_of[name] for name in seen if name not in names), *sent), max)]
+        gates = [(turn, before) for turn in set(turns) for before in gates_of(spec.batch, (spec.counts[turn],))]
+        passed = len(set(turns)) - 1 + sum(turns.count(turn) > before for turn, before in gates) if spec.check else 0
         what = f"{sorted(names)} are sent {jid}"
         self.must(passed <= len(self.checked[jid]), f"{what} after {passed} stages, {self.checked[jid]} are checked")
         self.must(not self._is_late(self.refused_at.get(jid), HEEDED), f"{what}, and a check was not passed")
@@ -552,9 +551,8 @@ class Rollouts(Together):
                 key = name, arg[0]
                 # The queue may send it while the batch hands it over, and the batch hear that it begins.
                 since = self.now - self.sent_at.get(key, self.began_at.get(key, self.now))
-                self.must(
-                    limit is not None and since >= limit, f"{name} is killed {since:.0f} s after it was sent {arg[0]}"
-                )
+                what = f"{name} is killed {since:.0f} s after it was sent {arg[0]}"
+                self.must(limit is not None and since >= limit, what)
         for name in sorted(names) if not self.is_calm else ():
             if self.plans.random() < 0.1:
                 self._lie(name, fun, arg, question)
