@@ -23,6 +23,8 @@ _TRIMMED, _TOO_LARGE = "VALUE_TRIMMED", "(left out by Salt: larger than max_even
 #: Most lines of a text, most characters of a line, and how many of these are compared if the line was cut.
 _LINES, _LONGEST, _COMPARED = 20, 300, 100
 _CUT = "…"
+#: What comes before the exception in a traceback of Python.
+_FRAMES = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(?=\S)")
 #: Most levels of a value that are read.
 _DEEPEST = 10
 #: Most states of a run that are shown, and most lines for each.
@@ -139,7 +141,7 @@ def _shallow(value: Any, depth: int) -> Any:
 
 def _short(text: str, most: int) -> str:
     """Return at most ``most`` lines of a text: its beginning, and more of its end, where the cause usually is."""
-    lines = [_cut(line.rstrip().expandtabs()) for line in text.splitlines() if line.strip()]
+    lines = [_cut(line.rstrip().expandtabs()) for line in _FRAMES.sub("", text).splitlines() if line.strip()]
     if len(lines) > most:
         head = most // 4
         lines = [*lines[:head], _CUT, *lines[len(lines) - (most - head - 1) :]]

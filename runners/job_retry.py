@@ -319,10 +319,10 @@ def enqueue(jid: object, minions: object = None) -> Any:
 @runner.verb
 def replay(minion: object) -> Any:
     """
-    Deliver now the jobs that a minion is owed, as if it had just shown a sign of life. Shut windows are ignored. Returns the
-    number of waiting entries. Refused if there are none.
+    Deliver now the jobs that a minion is owed, as if it had just shown a sign of life, and also outside their windows.
+    Returns the number of waiting entries. Refused if there are none.
 
-    If the minion does not answer, its entries wait for its next sign of life and for their windows, as before.
+    If the minion does not answer, its entries wait for its next sign of life. Five minutes later their windows count again.
 
     CLI Example:
 
@@ -330,7 +330,8 @@ def replay(minion: object) -> Any:
 
         salt-run job_retry.replay web1
     """
-    from saltext.jobs.core.display.text import counted
+    from saltext.jobs.core.display.text import counted, span
+    from saltext.jobs.core.retry.entry import URGENT
 
     minion, waiting = kinds.minion(minion), _waiting()
     if _is_paused():
@@ -338,9 +339,8 @@ def replay(minion: object) -> Any:
     early = sum(waiting.of(*found)[0] is not None for found in _store().entries(minion))
     count = _some(_ask({"do": "replay", "minion": minion}, keep=False), "waits for delivery", minion=minion)
     if early:
-        runner.note(
-            globals(), f"{counted(early, 'entry', 'entries')} outside the window of the job, which is ignored now"
-        )
+        outside = f"{counted(early, 'entry', 'entries')} outside the window of the job"
+        runner.note(globals(), f"{outside}, which does not count for {span(URGENT)}")
     return count
 
 

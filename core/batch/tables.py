@@ -212,7 +212,7 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
     page.fold(ROWS)
     stands = {record.get("retry_state") or record["state"] for record in found.values()}
     bad = stands.intersection(summary.BAD)
-    retry = _retry(dict.fromkeys(stands, 1)) if bad else ""
+    retry = _retry(dict.fromkeys(bad, 1))  # pending ones may still get it
     lost = [one.get("retry", "") for one in found.values() if (one.get("retry_state") or one["state"]) == "lost"]
     other = f"job_retry.list jid={page.jid}" if bad else f"batch.status {page.jid}"
     if lost:  # what is known of them is on the page of the batch that lost them
@@ -235,7 +235,8 @@ def failures(found: Mapping[str, Any], page: Page) -> None:
     for told in filter(None, (f"halted: {why}" if why else "", summary.retried(found))):
         page.line(told, "  ", 3)
     reasons(groups, page)
-    page.next(*((_is_ours(found) and _again(found)) or [f"batch.minions {found['jid']}"]))
+    steps = _next(found) if found["state"] not in summary.OVER else _is_ours(found) and _again(found)
+    page.next(*(steps or [f"batch.minions {found['jid']}"]))
 
 
 def returned(found: Mapping[str, Any], page: Page) -> None:

@@ -73,7 +73,7 @@ class Display:
             few = names if len(names) <= _NAMED else names[: _NAMED - 1]
             why = dict[str, str]()
             with contextlib.suppress(JobCacheError):  # the wait goes on without the reasons
-                why.update((minion, text_of(ret).partition("\n")[0]) for minion, ret in self._returns(few) if ret)
+                why.update((minion, " ".join(text_of(ret).split())) for minion, ret in self._returns(few) if ret)
             for minion in few:
                 self._line(cut(f"{minion}: {what}{': ' if minion in why else ''}{why.get(minion, '')}", _LONGEST))
             if len(names) > len(few):

@@ -26,7 +26,7 @@ _MOST, _SHORT, _FACTS, _VALUES = 12, 2, 120, 100
 #: What is no fact, and a dash in a table.
 _EMPTY: tuple[Any, ...] = (None, "", (), [], {})
 #: Of reasons: most groups, most lines of a group's text, most lines on the screen for one of them, and most lines of names.
-_GROUPS, _LINES, _WRAPPED, _NAMES = 12, 14, 3, 2
+_GROUPS, _LINES, _WRAPPED, _NAMES = 12, 20, 3, 2
 _RED, _YELLOW, _GREEN = "\x1b[31m", "\x1b[33m", "\x1b[32m"
 _END = "\x1b[0m"
 #: The colours of states, if the terminal has colours.

@@ -3,8 +3,7 @@ How a runner asks an engine for something: by a row in the database (``core/ledg
 controls an engine, and a request waits while the engine is down. The second half of the file is the engine's side.
 
 An engine must never leave a request without a reply: the waiting runner is told anything that goes wrong. One whose answer
-is not known yet is taken again later. An engine that finds a taken request after a restart must give the same answer as
-before.
+is not known yet is taken again later. An engine that finds a taken request after a restart must answer it as before.
 """
 
 from __future__ import annotations

@@ -47,8 +47,7 @@ class Seal:
 
     def take(self, body: bytes, *place: object) -> bytes | None:
         """
-        Return the body; None, with a line in the log, if no master sealed it for this place. :raises OSError: if the key
-        cannot be read.
+        Return the body; None, with a line in the log, if no master sealed it for this place. :raises OSError: without a key.
         """
         if self._opts is None:
             return body

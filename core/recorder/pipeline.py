@@ -13,8 +13,7 @@ How to tell a record that the returner refuses (poison) from a returner that is 
   a few records, different ones each time, so that one bad record cannot hide that the returner is back. If a round had no
   success, the next one comes after a pause.
 
-A refused record is tried again after a pause that grows with each refusal; few of them in a round, so that they alone
-cannot end it.
+A refused record is tried again after a pause that grows with each refusal; so few in a round that they alone never end it.
 """
 
 from __future__ import annotations

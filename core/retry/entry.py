@@ -22,6 +22,8 @@ from saltext.jobs.core.users import Identity
 _ALWAYS = ("state", "expires_at", "history")
 #: Most steps of an entry's history that are kept: the first, and the newest.
 _HISTORY = 20
+#: For how many seconds windows do not count once an operator has asked for an immediate replay.
+URGENT = 300.0
 
 
 class State(str, enum.Enum):
@@ -114,6 +116,7 @@ class Entry:
     asker: Identity | None = None  # who last asked for it by hand; their rights count as well as the publisher's
     wanted_at: float = 0.0  # when that was; 0 for never
     next_at: float = 0.0  # not tried again before this time, unless the minion starts
+    urged_at: float = 0.0  # when an operator last asked for an immediate replay; 0 for never
     history: tuple[tuple[float, str, str], ...] = ()
 
     def __post_init__(self, queued_at: float, why: str) -> None:
@@ -161,6 +164,10 @@ class Entry:
         """When its start became known; 0 for never."""
         return self.delivery.begun_at if self.delivery else 0.0
 
+    def is_urged(self, now: float) -> bool:
+        """Whether its window need not be open: an operator has asked for an immediate replay not long ago."""
+        return self.urged_at <= now < self.urged_at + URGENT
+
     @property
     def queued(self) -> float:
         return self.history[0][0]
@@ -187,6 +194,7 @@ class Entry:
             "asker": None if self.asker is None else self.asker.as_record(),
             "wanted_at": self.wanted_at,
             "next_at": self.next_at,
+            "urged_at": self.urged_at,
         }
         return {name: value for name, value in record.items() if value}
 
@@ -198,7 +206,8 @@ class Entry:
         if len(record) > len(_ALWAYS):
             entry.counts, entry.named = Counts(*record.get("counts", ())), bool(record.get("named"))
             entry.asker = Identity.from_record(record.get("asker"))
-            entry.wanted_at, entry.next_at = _finite(record.get("wanted_at", 0.0)), _finite(record.get("next_at", 0.0))
+            times = (_finite(record.get(name, 0.0)) for name in ("wanted_at", "next_at", "urged_at"))
+            entry.wanted_at, entry.next_at, entry.urged_at = times
         sent_at, begun_at = record.get("sent_at"), _finite(record.get("begun_at", 0.0))
         if sent_at is not None or begun_at or entry.state in UNDER_WAY:
             # The engine was not there to hear of a start.

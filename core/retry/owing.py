@@ -21,8 +21,8 @@ log = lines.logger(__name__)
 
 #: What operators can ask for: functions of ``Owing``.
 VERBS = ("enqueue", "replay", "retry", "cancel", "purge", "pause", "resume")
-#: Seconds for which a key must be missing; and the reason of what an operator asked for.
-_KEYS_AGAIN, _ASKED = 30.0, "by an operator"
+#: Seconds for which a key must be missing; and the reasons of what an operator has cancelled, or queued.
+_KEYS_AGAIN, _ASKED, _QUEUED = 30.0, "by an operator", "an operator has queued it"
 #: Seconds by which the clock of a runner may be ahead.
 _AHEAD = 1.0
 
@@ -57,7 +57,7 @@ class Owing:
         if keyless:
             log.warning("Batch %s: these minions have no accepted key and are owed nothing: %s", jid, some(keyless, 10))
         asker, wanted_at, count = Identity.from_record(request.get("asker")), self._dated(asked), 0
-        reason, ends_at = str(request.get("reason") or _ASKED), self._queue.now + self._queue.ttl_of(job)
+        reason, ends_at = str(request.get("reason") or _QUEUED), self._queue.now + self._queue.ttl_of(job)
         for minion in filter(read.missing.__contains__, minions):
             entry = self._queue.entry(minion, job.jid)
             if self._was_killed(minion, job.jid, wanted_at):
@@ -79,17 +79,16 @@ class Owing:
         return count
 
     def replay(self, asked: facts.Requested) -> int:
-        """Deliver now what a minion is owed, whatever its windows and waits. Returns how many entries that is."""
+        """Deliver now what a minion is owed; windows do not count for a while. Returns how many entries that is."""
         minion = asked.request["minion"]
-        pending = [entry for entry in self._queue.of(minion, None) if entry.state is State.PENDING]
-        for entry in pending:
-            entry.next_at = 0.0
-        if pending:
-            backlog = self._queue.backlogs[minion]
-            backlog.not_before, backlog.urged = 0.0, self._queue.now
-            backlog.at_any_time |= {entry.jid for entry in pending}
+        there = [entry for entry in self._queue.of(minion, None) if entry.state in (*UNDER_WAY, State.PENDING)]
+        if pending := sum(entry.state is State.PENDING for entry in there):
+            for entry in there:  # one that is under way too, since others wait for it
+                entry.next_at, entry.urged_at = 0.0, self._queue.now
+                self._queue.touch(entry)
+            self._queue.backlogs[minion].not_before = 0.0
             self._turns.wake(minion, self._queue.now)
-        return len(pending)
+        return pending
 
     def retry(self, asked: facts.Requested) -> int:
         """Make held and dead entries pending again. Returns how many."""

@@ -52,8 +52,6 @@ class Backlog:
     free_at: float = 0.0  # when it was asked, if its last answer was "I run nothing"
     false_signs: int = 0  # signs of life in a row after which it did not answer
     not_before: float = 0.0  # no new replay earlier
-    urged: float = 0.0  # when an operator last asked for an immediate replay
-    at_any_time: frozenset[str] = frozenset()  # the jobs of that request: their windows need not be open
 
 
 class Queue:
@@ -283,7 +281,7 @@ class Waiting:
     def of(self, entry: Entry, job: Job) -> tuple[str | None, float | None]:
         """Return (what an entry waits for besides its minion, Unix time at which that comes); each None if there is none."""
         hours = hours_of(job.limits, self._settings)
-        if hours is None or entry.state is not State.PENDING:
+        if hours is None or entry.state is not State.PENDING or entry.is_urged(self._now):
             return None, None
         if hours not in self._opens:
             try:

@@ -64,9 +64,7 @@ class Turns:
 
     def may_be_sent(self, entry: Entry) -> bool:
         """Tell whether windows let an entry be sent: its window is open, or an operator wants it now."""
-        if entry.jid in self._queue.backlogs[entry.minion].at_any_time:
-            return True
-        return self._queue.is_open(self._queue.jobs[entry.jid])
+        return entry.is_urged(self._queue.now) or self._queue.is_open(self._queue.jobs[entry.jid])
 
     # -- who is there -------------------------------------------------------------------------------------------------
 
@@ -104,8 +102,7 @@ class Replays:
     def __init__(self, queue: Queue, outbox: Outbox, turns: Turns, acks: bool) -> None:
         self._queue, self._outbox, self._turns, self._acks = queue, outbox, turns, acks
         self._gathered = Gatherings(queue.timers)
-        # When the master last forwarded a receipt or an answer. Repeated receipts and unproven answers do not count: they
-        # can be forged endlessly.
+        # When the master last forwarded a receipt or an answer. Repeated and unproven ones do not count: they can be forged.
         self._heard = 0.0
 
     def begin(self, minion: str) -> None:
@@ -182,10 +179,8 @@ class Replays:
         if decision.wait:
             has_started = backlog.started > max(backlog.since, entry.sent_at or 0.0)
             entry.next_at = 0.0 if has_started else now + decision.wait
-        if backlog.urged > backlog.since:  # meanwhile an operator has asked for another try
+        if entry.urged_at > backlog.since:  # meanwhile an operator has asked for another try
             entry.next_at, backlog.not_before, there = 0.0, 0.0, True
-        else:  # an operator's request was for one try, and for none if the minion is not there
-            backlog.at_any_time -= backlog.at_any_time if decision.pause else {entry.jid}
         if there:
             self._turns.wake(entry.minion, now + self._turns.settle)
 
@@ -202,7 +197,6 @@ class Replays:
     def end(self, entry: Entry, state: State, reason: str) -> None:
         """End an entry, or hold it: move it to a state that it does not leave by itself."""
         self._queue.move(entry, state, reason)
-        self._queue.backlogs[entry.minion].at_any_time -= {entry.jid}
         self.land(entry)
         self._queue.tell(entry, state.value)
         if state is State.DONE:

@@ -222,10 +222,7 @@ class PostgresqlServer:
         return spare
 
     def give_back(self, names):
-        """
-        Let other callers get these databases, under other names. A new one takes a quarter of a second of CPU time, and
-        half a second of the disk.
-        """
+        """Let other callers get these databases, under other names. A new one takes a quarter of a second of CPU time."""
         self.used -= names
         self._spare += sorted(names - set(self._spare))
 

@@ -22,8 +22,7 @@ from tests.missing import missing
 #: The password of every user.
 SECRET = "an even longer secret"
 
-#: What Salt runs for PAM (``auth.pam.python``): it takes the library's functions from the process, where the wrapper's come
-#: first.
+#: What Salt runs for PAM (``auth.pam.python``): it takes the library's functions from the process, the wrapper's first.
 _PAM = """#!/bin/sh
 PYTHONPATH={folder} PAM_WRAPPER=1 PAM_WRAPPER_SERVICE_DIR={folder}/services LD_PRELOAD={wrapper} exec {python} "$@"
 """

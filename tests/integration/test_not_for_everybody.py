@@ -1,7 +1,4 @@
-"""
-What a limited caller of the runners, and a login that reads the event stream, learn of minions' grains and pillar, and of
-which minions there are.
-"""
+"""What a limited caller of the runners, and a login that reads the event stream, learn of minions."""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ import pytest
 
 from saltext.jobs.core.reasons import NOTHING, OTHER, Reasons, evened, text_of
 
+TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    g()\n    ~^^\n'
+
 
 def state(result, comment, name="nginx", run=0, **more):
     key = f"pkg_|-{name}_|-{name}_|-installed"
@@ -57,6 +59,7 @@ def test_the_output_of_a_command_of_a_state_is_shown():
         ("\n  a:\n\n    b\n  c", "a:\n  b\nc"),
         ({"b": 1, "a": [None]}, '{\n "a": [\n  null\n ],\n "b": 1\n}'),
         ({1: 2, "a": 3}, '{\n "1": 2,\n "a": 3\n}'),
+        (f"It caused an exception: {TRACEBACK}OSError: no\n room", "It caused an exception: OSError: no\n room"),
         *((nothing, NOTHING) for nothing in (None, "", " \n ", [])),
     ],
 )

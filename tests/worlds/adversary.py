@@ -32,6 +32,8 @@ STEPS = 0.2
 KILL_NOTED = 8.0
 #: Seconds from the loss of a right until the engine must heed it.
 RIGHT_NOTED = 30.0
+#: Seconds for which an operator's replay ignores windows.
+FIVE_MINUTES = 300.0
 #: A window that is open for half of the time.
 HALF_HOURS = "; ".join(f"{hour:02}:10-{hour:02}:40" for hour in range(24))
 #: Seconds after which a write is on the disk without a sync.
@@ -72,7 +74,7 @@ class Adversary(Misfortunes, World):
         self.last_kill = {}  # (minion, jid) -> when an operator last killed it
         self.targets = collections.defaultdict(set)  # jid -> the minions that it was published to
         self.loads_given = {}  # jid -> what its first publish says beside the minions: so do all others
-        self.urged = {}  # minion -> the jobs that an operator ever wanted delivered to it at once
+        self.urged = {}  # minion -> when an operator last wanted its jobs delivered at once, and which there were
         self.revoked = {}  # user -> when a right was last lost
         self.up_since = 0.0
         self.truth = Truth()
@@ -147,7 +149,9 @@ class Adversary(Misfortunes, World):
         """Assert that a job may be published now: its window is open, and its publisher and its asker have the right."""
         window, zone = self._hours(jid)
         is_open = not window or any(self._is_open(window, zone, at) for at in self._shown())
-        self.must(is_open or jid in self.urged.get(minion, ()), f"{minion} gets {jid} outside its window")
+        at, jids = self.urged.get(minion, (0.0, ()))
+        is_urged = jid in jids and any(at - STEPS <= shown < at + FIVE_MINUTES for shown in self._shown())
+        self.must(is_open or is_urged, f"{minion} gets {jid} outside its window")
         asker = self.machine.entry(minion, jid).asker
         for user in ("publisher", asker.name if asker else "publisher"):
             late = self.now > self.revoked.get(user, float("inf")) + RIGHT_NOTED
@@ -226,7 +230,7 @@ class Adversary(Misfortunes, World):
         elif do == "purge":
             self.gone |= self._selected({}, set(given["states"]))
         elif do == "replay":
-            self.urged.setdefault(given["minion"], set()).update(self.published)
+            self.urged[given["minion"]] = self.wall(), frozenset(self.published)
         elif do == "enqueue":
             self._is_wanted(self.named_by(request), request.wanted_at)
         elif do == "retry":

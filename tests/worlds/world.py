@@ -673,7 +673,7 @@ class World:
         if record["state"] in ("running", "held") or record.get("begun_at"):
             self.known.add((minion, jid))
         elif any(
-            why.startswith(AGAIN) or (state, why) == ("pending", "by an operator")
+            why.startswith(AGAIN) or (state, why) == ("pending", "an operator has queued it")
             for _, state, why in record["history"][-2:]
         ):
             self.known.discard((minion, jid))  # the job must run again

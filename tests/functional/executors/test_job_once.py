@@ -396,8 +396,7 @@ def test_if_the_disk_fills_while_a_job_runs_only_the_record_of_its_end_is_lost(m
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert returned == [("done", 0)]
     assert "could not be recorded" in caplog.text
-    # This process lives on, as that of a minion whose jobs are threads: a second delivery must not wait for a thread
-    # that ended.
+    # This process lives on, as that of a minion whose jobs are threads: a second delivery waits for no ended thread.
     text, retcode = minion.deliver(jid, "probe.fill", trace, "done")
     assert (retcode, minion.runs()) == (1, 1)
     assert "was interrupted" in text

@@ -16,8 +16,7 @@ import salt.runner
 def jobs_that_are_gone():
     """
     Salt leaves the events of a runner's job to the garbage collector. Until then each runner that is called in this process
-    believes that this job has called it, and reports its progress on that bus. If no process listens there any more, that
-    takes a second.
+    believes that this job has called it, and reports its progress on that bus: a second if no process listens there.
     """
     yield
     gc.collect()

@@ -1,8 +1,6 @@
 """
-Several loaders in one process, each with options of its own.
-
-Salt's loaders share a module under its name: it has the options of the last loader that loaded it. What was loaded before
-must keep to its own.
+Several loaders in one process, each with options of its own. Salt's loaders share a module under its name: it has the
+options of the last loader that loaded it. What was loaded before must keep to its own.
 """
 
 from __future__ import annotations

@@ -90,10 +90,7 @@ def minions_of(states):
 
 
 def rollout(now):
-    """
-    The minions of a rollout that began four minutes ago: to 60, one first, then 6 and 20 at a time. Each gets the slot
-    that is free first.
-    """
+    """The minions of a rollout that began four minutes ago: to 60, one first, then 6 and 20 at a time."""
     found, free = {}, [now - 251]
     for number in range(60):
         if size := {0: 1, 1: 6, 7: 20}.get(number):

@@ -117,10 +117,7 @@ class FakeMaster:
         return ["".join(minions) for fun, minions in self.published if not str(fun).strip("[']").startswith(questions)]
 
     def restart_minion(self, name, heard=True):
-        """
-        A minion's process starts anew: its jobs are gone, and it has forgotten which it has received. ``heard``: the bus
-        tells of it.
-        """
+        """A minion's process starts anew: its jobs and what it knew of jids are gone. ``heard``: the bus tells of it."""
         minion = self.minions[name]
         for timer in minion.runs.values():
             self._loop.remove_timeout(timer)

@@ -265,7 +265,7 @@ def test_minions_are_shown_by_state_and_those_that_need_an_operator_come_first()
         "active (sent to, or running it, the first for 1 min), 1: active0",
         "pending (not sent to), 2: pending0, pending1",
         "completed, 3: completed0, completed1, completed2",
-        "Next: salt-run batch.failures JID (or retry which=all, jobs.lookup_jid)",
+        "Next: salt-run batch.failures JID (or retry, jobs.lookup_jid)",
     ]
 
 

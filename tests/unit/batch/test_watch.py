@@ -52,7 +52,7 @@ def test_beside_a_failure_is_its_reason_and_beside_the_counts_how_long_it_has_ru
     for age in (20.0, 80.0):
         display.show({**SUMMARY, **since, "age_seconds": age}, {"a": {"state": "failed", "retcode": 2}})
     told = stream.getvalue().splitlines()
-    assert told[0] == "a: failed (retcode 2): disk full"
+    assert told[0] == "a: failed (retcode 2): disk full in /var"
     assert told[1].endswith("1,200 completed after 2 min") and len(told) == 2, told
     assert "after" not in progress_line({**SUMMARY, **since, "first_sent": None})
     line = progress_line({**SUMMARY, **since, "age_seconds": 20.0}, 160)

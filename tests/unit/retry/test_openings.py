@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from saltext.jobs.core.retry.entry import Limits
 from tests.worlds.world import PATIENCE, START, World
 
@@ -40,12 +42,15 @@ def test_a_window_goes_by_the_clock_of_its_zone():
     assert world.runs["b", "j1"] == 1
 
 
-def test_an_operator_who_says_replay_means_now_whatever_the_window():
+@pytest.mark.parametrize(("seconds", "runs"), [(0, 1), (200, 1), (400, 0)])
+def test_an_operator_who_says_replay_means_within_five_minutes_whatever_the_window(seconds, runs):
     world = away(**NIGHT)
+    world.stop("b")
     world.request("replay", minion="b")
-    world.run(30)
-    assert world.answers == [1]
-    assert world.runs["b", "j1"] == 1
+    world.run(seconds)
+    world.start("b")
+    world.run(60)
+    assert (world.answers, world.runs["b", "j1"]) == ([1], runs)
 
 
 def test_a_window_counts_as_shut_while_it_is_not_known_when_it_opens():
