@@ -108,7 +108,8 @@ def show(minion: object = None, jid: object = None) -> dict[str, Any]:
     without the right to ``jobs.list_job`` sees the arguments of their own jobs only.
 
     After the minion has returned the job, the entry is not in the queue any more. It is shown as ``done``, without the job's
-    arguments, for as long as the job cache keeps the job: when it was delivered, at which attempt, and when it ended.
+    arguments, for as long as the job cache keeps the job: when it was delivered, at which attempt, and when it ended. So is
+    a job for which the queue had no room, as ``dead``.
 
     CLI Example:
 
@@ -118,6 +119,7 @@ def show(minion: object = None, jid: object = None) -> dict[str, Any]:
     """
     from saltext.jobs.core.display.command import HIDDEN, shown
     from saltext.jobs.core.master import caller
+    from saltext.jobs.core.retry.entry import State
 
     minion, jid = _pair(minion, jid)
     if minion is None or jid is None:
@@ -145,7 +147,7 @@ def show(minion: object = None, jid: object = None) -> dict[str, Any]:
             "unreceived_tries": entry.counts.tries,
             "history": [{"at": at, "state": state, "reason": reason} for at, state, reason in entry.history],
         }
-    done = _store().done(jid, minion).get(minion)
+    done = {**_store().done(jid, minion, State.DEAD), **_store().done(jid, minion)}.get(minion)
     if done is None:
         raise Refused(
             f"{minion} is not owed job {jid}, and has not got it from the queue; salt-run job_retry.list shows what is"
@@ -302,8 +304,10 @@ def enqueue(jid: object, minions: object = None) -> Any:
         salt-run job_retry.enqueue 20260516101112131415
         salt-run job_retry.enqueue 20260516101112131415 minions=web1,web2
     """
+    from saltext.jobs.core.display.text import some
     from saltext.jobs.core.master import caller
     from saltext.jobs.core.master.job_cache import JobCache
+    from saltext.jobs.core.retry.entry import State
 
     jid, named = kinds.jid(jid), None if minions is None else list(kinds.minions(minions))
     who = _caller()
@@ -313,7 +317,14 @@ def enqueue(jid: object, minions: object = None) -> Any:
             caller.require_right(__opts__, who, load, named or load.get("Minions") or (), f"all minions of job {jid}")
     _refuse_for_batch(jid, named)
     _tell_of_a_pause()
-    return _ask({"do": "enqueue", "jid": jid, "minions": named}, who)
+    count = _ask({"do": "enqueue", "jid": jid, "minions": named}, who)
+    full = _store().done(jid, state=State.DEAD)
+    if count is not None and (refused := sorted(full if named is None else full.keys() & named)):
+        told = f"{some(refused, 10)}: not queued, {full[refused[0]]['history'][-1][2]}; salt-run job_retry.doctor says more"
+        if count == 0:
+            raise Refused(told)
+        runner.note(globals(), told)
+    return count
 
 
 @runner.verb
@@ -488,7 +499,7 @@ def _refuse_for_batch(jid: str, named: list[str] | None) -> None:
     before, stands = summary.minions(batch), summary.latest(batch, batches.retries(jid))
     for name in names:
         if before[name]["retcode"] is None and (later := stands[name][0]) != jid:
-            raise Refused(f"{name} got job {jid} from batch {later}, a retry of its batch: name only other minions")
+            raise Refused(f"{name} is in batch {later}, which retries job {jid} on it: name only other minions")
 
 
 def _some(count: Any, what: str, minion: str | None = None, jid: str | None = None) -> Any:

@@ -22,8 +22,7 @@ hypothesis.settings.load_profile("patient")
 # ``cmd.run`` takes the shell of the user who started the minion: use the plain one everywhere.
 os.environ["SHELL"] = "/bin/sh"
 
-# Salt opens the root logger to its finest level when it is imported, and pytest keeps every line. The loader alone
-# writes thousands, which are never read.
+# Salt opens the root logger to its finest level when it is imported, and pytest keeps every line: the loader's thousands.
 logging.root.setLevel(logging.INFO)
 
 # A process that a test forks may find a log file's stream locked for ever, by a thread that only pytest itself has.

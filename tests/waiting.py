@@ -28,10 +28,7 @@ _LOAD = pathlib.Path("/proc/loadavg")
 
 
 def load() -> float:
-    """
-    Return how many processes of the niceness of this one want each core, at least 1: those of this moment, or the mean of
-    the last minute.
-    """
+    """Return how many processes of our niceness want each core, at least 1: now, or in the mean of the last minute."""
     try:
         now = float(_LOAD.read_text().split()[3].partition("/")[0])
     except OSError:  # not Linux
@@ -79,8 +76,7 @@ def stretched(seconds: float) -> int:
 def lasting(seconds: float) -> int:
     """
     Return the seconds for a time-out of Salt that is waited for again and again: enough for a machine that runs other tests
-    too. It does not depend on the load of the moment: daemons that start together drive that up, and each later wait would
-    be ten times as long.
+    too. It does not depend on the load of the moment: daemons that start together drive that up.
     """
     return math.ceil(2 * seconds)
 

@@ -1,6 +1,4 @@
-"""
-Looks up batches for the runner: ours, in their rows, and those of Salt 3008's own manager. It must never write.
-"""
+"""Looks up batches for the runner: ours, in their rows, and those of Salt 3008's own manager. It must never write."""
 
 from __future__ import annotations
 

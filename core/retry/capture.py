@@ -142,7 +142,8 @@ class Capture:
 
     def _judge(self, watched: Watched, job: Job, fact: facts.JobRead) -> None:
         """Have those asked that have not returned the job; once they are, queue it for those that do not run it."""
-        done = (key.minion for key in self._queue.done if key.jid == job.jid)  # that is not stored yet
+        ended = self._queue.done.items()  # that is not stored yet
+        done = (key.minion for key, record in ended if (key.jid, record["state"]) == (job.jid, State.DONE.value))
         known = [*self._queue.minions_of(job.jid), *done]
         missing = fact.missing.difference(known, watched.settled, self._queue.settings.syndics)
         # Claims of minions whose keys are not accepted now count too: the job may be found again once they are accepted.

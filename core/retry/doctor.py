@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import pathlib
 import time
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from saltext.jobs.core.master.job_cache import OURS
 from saltext.jobs.core.options import engine_options, is_configured, read_settings
 from saltext.jobs.core.options.engines import RetrySettings
 from saltext.jobs.core.retry.effects import answer_time
-from saltext.jobs.core.retry.entry import State
+from saltext.jobs.core.retry.entry import ENDED, State
 from saltext.jobs.core.retry.queue import hours_of
 from saltext.jobs.core.retry.store import RetryStore
 from saltext.jobs.core.site import site_of
@@ -84,13 +85,21 @@ def _about_owed(opts: Mapping[str, Any], settings: RetrySettings) -> Iterator[Fi
     # Any minion can report as a syndic, so only an operator can say which ones are.
     syndics = {path.name for path in pathlib.Path(opts["cachedir"], "syndics").glob("*")}  # by Salt's master
     accepted, _ = compat.minion_keys(opts)
-    owed, keyless, late = set[str](), set[str](), set[str]()
+    owed, loads, keyless, late = collections.Counter[str](), dict[str, int](), set[str](), set[str]()
+    entries = 0
     for entry, job in RetryStore(site_of(opts)).entries():
-        owed.add(entry.minion)
+        entries, loads[job.jid] = entries + 1, job.kilobytes
+        owed[entry.minion] += entry.state not in ENDED
         is_late = 2 * now > entry.queued + entry.expires_at and hours_of(job.limits, settings) is None
         if entry.state is State.PENDING and (is_late or entry.minion not in accepted):
             (late if entry.minion in accepted else keyless).add(entry.minion)
-    if unnamed := owed & syndics - set(settings.syndics):
+    full = {minion for minion, many in owed.items() if many >= settings.max_queue_per_minion}
+    if entries + sum(loads.values()) >= settings.max_queue:
+        yield fault("queue-full", "max_queue is reached: no further job is kept", "raise it, or job_retry.purge")
+    elif full:
+        told = f"max_queue_per_minion is reached: no further job is kept for {some(sorted(full), 5)}"
+        yield fault("queue-full-for", told, "raise it, or job_retry.cancel minion=ID")
+    if unnamed := owed.keys() & syndics - set(settings.syndics):
         told = f"{some(sorted(unnamed), 5)}: a syndic, to which jobs are owed"
         yield fault("syndic", told, f"name it under {JOB_RETRY}, in syndics")
     if keyless:

@@ -1,7 +1,6 @@
 """
-Performs what the retry queue wants done, and reports outcomes as facts. What may block runs in a thread.
-
-It holds no policy: the machine decides what is tried again, and when.
+Performs what the retry queue wants done, and reports outcomes as facts. What may block runs in a thread. It holds no policy:
+the machine decides what is tried again, and when.
 """
 
 from __future__ import annotations

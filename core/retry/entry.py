@@ -49,7 +49,7 @@ class Kind(enum.IntEnum):
     ENTRY = 2
     WATCHED = 3  # what is known of a job's minions without an entry
     CURSOR = 5  # how far the log was read
-    DONE = 6  # an entry whose job has returned; only shown
+    DONE = 6  # an entry whose job has returned, or for which there was no room (DEAD); only shown
     PAUSED = 7  # replays are paused
 
 
@@ -99,10 +99,7 @@ _UNTRIED = Counts()
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """
-    One job that one minion is owed. Times are Unix time in seconds. Most entries wait and were never tried: only others
-    have a ``delivery``. ``why``: the reason why it is queued.
-    """
+    """One job that one minion is owed. Times are Unix time in seconds. Those that were never tried have no ``delivery``."""
 
     minion: str
     jid: str

@@ -188,9 +188,8 @@ class FindReturns(OfMinions):
 @dataclass(frozen=True)
 class Ask(OfMinions):
     """
-    Ask minions about a job, and store the returns that they have kept. Gives Answers, also as they answer. It takes a second
-    publish if some of the ``doubted`` ones, which may have begun the job, show no records: a proxy shows them only if asked
-    for nothing else.
+    Ask minions about a job, and store returns that they have kept. Gives Answers, also as they answer. There is a second
+    publish if ``doubted`` ones, which may have begun it, show no records: a proxy does so only if asked for nothing else.
     """
 
     doubted: tuple[str, ...] = ()

@@ -225,10 +225,7 @@ class Retry:
                 self._replays.remove(entry)
 
     def _end_due(self, jid: str) -> None:
-        """
-        Remove the entries of a job that were kept long enough, and find out which others expire: the log may lack a return
-        that the job cache has.
-        """
+        """Remove the entries of a job that were kept long enough, and find out from the job cache which others expire."""
         over, following = list[str](), math.inf
         for entry in self.queue.at(jid, self.minions_of(jid)):
             end, is_ended = self.queue.end_of(entry), entry.state in ENDED

@@ -35,10 +35,7 @@ class Owing:
         self._keyless: Mapping[str, float] = {}  # minions without a key, and when the first look did not find it
 
     def enqueue(self, asked: facts.Requested) -> int:
-        """
-        Queue a job for minions; those that are named need not match its target. Entries that have ended become pending
-        again. Returns how many are new, or pending again.
-        """
+        """Queue a job for minions; those named need not match its target. Returns how many are new, or pending again."""
         request, read = asked.request, asked.read
         jid, named = request.get("jid"), request.get("minions")
         if read is None or read.job is None:

@@ -55,10 +55,7 @@ class Backlog:
 
 
 class Queue:
-    """
-    What is owed, and what all parts share. ``now``: the time of the step. Sets the timers ``("end", jid)`` and
-    ``("opening", window, timezone)``.
-    """
+    """What is owed, and what all parts share. It sets the timers ``("end", jid)`` and ``("opening", window, timezone)``."""
 
     def __init__(self, settings: RetrySettings) -> None:
         self.settings, self.timers = settings, Timers()
@@ -73,7 +70,7 @@ class Queue:
         self.awake: dict[str, None] = {}  # the minions with a replay, and those that were there not long ago
         self._quiet = lines.Quiet(log)
         self.changed: dict[Key, None] = {}  # what is to be stored, as it is by then, or removed; the shell empties it
-        self.done: dict[Key, dict[str, Any]] = {}  # records of entries whose job has returned, until they are stored
+        self.done: dict[Key, dict[str, Any]] = {}  # records of entries that are over, until they are stored
         self._wanted: list[facts.Effect] = []  # in the present step
 
     def entry(self, minion: str, jid: str) -> Entry | None:
@@ -131,11 +128,12 @@ class Queue:
         full = sum(entry.state not in ENDED for entry in self.of(minion, None)) >= self.settings.max_queue_per_minion
         load = 0 if job.jid in self.jobs else job.kilobytes
         if full or self.total + self.kilobytes + load >= self.settings.max_queue:
-            self._refuse(minion, job, "max_queue_per_minion" if full else "max_queue")
+            self._refuse(minion, job, "max_queue_per_minion" if full else "max_queue", reason)
             return None
         entry = Entry(minion, job.jid, self.now, expires_at, reason)
         self.put(job, entry)
-        self.changed[Key(Kind.JOB, job.jid)] = self.changed[Key(Kind.ENTRY, job.jid, minion)] = None
+        own = Key(Kind.ENTRY, job.jid, minion), Key(Kind.DONE, job.jid, minion)  # there was no room for it before
+        self.changed |= dict.fromkeys((Key(Kind.JOB, job.jid), *own))
         self.tell(entry, "queued")
         return entry
 
@@ -157,8 +155,11 @@ class Queue:
         self.total += 1
         self.timers.no_later(("end", entry.jid), self.end_of(entry))
 
-    def _refuse(self, minion: str, job: Job, option: str) -> None:
+    def _refuse(self, minion: str, job: Job, option: str, why: str) -> None:
         reason = f"the queue is full: {option}"
+        entry = Entry(minion, job.jid, self.now, self.now, why)
+        entry.move(State.DEAD, self.now, reason)
+        self._record(entry, job)
         self.want(facts.Announce(minion, job.jid, "dead", ",".join(job.funs), 0, reason))
         limit = getattr(self.settings, option)
         self._quiet.warning(option, "Job %s is not kept for %s: %s (%s)", job.jid, minion, reason, limit)
@@ -175,9 +176,7 @@ class Queue:
     def remove(self, entry: Entry) -> None:
         minion, jid = entry.minion, entry.jid
         if entry.state is State.DONE:
-            key, fun = Key(Kind.DONE, jid, minion), ",".join(self.jobs[jid].funs)
-            shown = {"minion": minion, "jid": jid, "fun": fun, "attempts": entry.counts.attempts}
-            self.done[key], self.changed[key] = {**entry.as_record(), **shown, "queued_at": entry.queued}, None
+            self._record(entry, self.jobs[jid])
         backlog, members = self.backlogs[minion], self._members[jid]
         del backlog.entries[jid], members[minion]
         self.total -= 1
@@ -192,6 +191,11 @@ class Queue:
             self.republished.pop(jid, None)
             self.timers.cancel(("end", jid))
             self.changed[Key(Kind.JOB, jid)] = None
+
+    def _record(self, entry: Entry, job: Job) -> None:
+        key = Key(Kind.DONE, job.jid, entry.minion)
+        shown = {"minion": key.minion, "jid": key.jid, "fun": ",".join(job.funs), "attempts": entry.counts.attempts}
+        self.done[key], self.changed[key] = {**entry.as_record(), **shown, "queued_at": entry.queued}, None
 
     # -- entries change -----------------------------------------------------------------------------------------------
 

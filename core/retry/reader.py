@@ -228,10 +228,7 @@ def obstacle(load: Mapping[str, Any]) -> str:
 
 
 def narrowed(load: Mapping[str, Any], minions: Iterable[str], named: Iterable[str]) -> tuple[list[str] | str, str]:
-    """
-    Return (target, its type) for a publish of a job to some minions; ``named`` ones need not match the job's own target.
-    :raises ValueError: as ``expression_of``.
-    """
+    """Return (target, its type) for a publish to minions; ``named`` ones need not match the job's. :raises ValueError:"""
     exempt = set(named)
     bound = [minion for minion in minions if minion not in exempt]
     expression = expression_of(load) if bound else None

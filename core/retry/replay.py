@@ -3,8 +3,7 @@ Replays: when the next one to a minion begins, how a job goes there, and how the
 takes what becomes known (core/delivery/known.py), policy.py decides, and this module alone carries that out.
 
 It must never let a minion have two replays, keep one whose entry has ended, publish a job whose claim is not durable, or
-send a job before the minion has said that it does not run it. "I run nothing" covers all that was published before: until it
-restarts, a minion ignores a jid that it has seen.
+send a job before the minion has said that it does not run it. "I run nothing" covers all that was published before.
 """
 
 from __future__ import annotations
@@ -287,10 +286,7 @@ class Replays:
             self._gathered.hasten((ANSWERED, jid), now)
 
     def acknowledged(self, entry: Entry, proven: bool = False) -> None:
-        """
-        Take a claim, however late, that a minion has begun or returned a job. Unless it is ``proven``, it counts only if the
-        queue has sent the job to that minion.
-        """
+        """Take a claim, however late, that a minion has begun or returned a job: if it is ``proven``, or it was sent it."""
         if entry.state not in _OPEN:
             return
         # If the job is being claimed now, the minion can only mean an earlier publish.

@@ -1,9 +1,7 @@
 """
 The shell of the retry queue: it feeds the machine facts from the log, the bus, the job cache and operators, and has its
-effects performed (retry/effects.py).
-
-It holds no policy. What may block runs in one of two threads, for the job cache and for the store. A write that fails is
-tried again; publishes and answers wait for it.
+effects performed (retry/effects.py). It holds no policy. What may block runs in one of two threads, for the job cache and
+for the store. A write that fails is tried again; publishes and answers wait for it.
 """
 
 from __future__ import annotations
@@ -288,7 +286,7 @@ class RetryShell:
         if key.kind is Kind.PAUSED:
             return {} if machine.turns.paused else None
         if key.kind is Kind.DONE:
-            return machine.queue.done.pop(key)
+            return machine.queue.done.pop(key, None)
         by_jid: Mapping[Kind, Mapping[str, Job | Watched]] = {Kind.JOB: machine.jobs, Kind.WATCHED: machine.watched}
         kept = by_jid[key.kind].get(jid) if key.kind in by_jid else machine.entry(key.minion, jid)
         return None if kept is None else kept.as_record()

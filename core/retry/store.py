@@ -7,7 +7,7 @@ kind        body
 ``JOB``     a job: ``published_at``, and the ``load`` without secrets
 ``ENTRY``   the entry of one minion and one job (core/retry/entry.py)
 ``WATCHED`` what is known of a job besides its entries (there too)
-``DONE``    the entry of one minion that has returned the job since it was queued, with its function; until the job is old
+``DONE``    the entry of a minion that has returned the job, or (DEAD) for which there was no room; until the job is old
 ``CURSOR``  how far the log was read; written with the last of what was learned from it
 ``PAUSED``  replays are paused
 =========== ==========================================================================================================
@@ -105,9 +105,10 @@ class RetryStore(EngineStore):
             gc.freeze()
             gc.enable()
 
-    def done(self, jid: str, minion: str | None = None) -> dict[str, dict[str, Any]]:
-        """Return the records of the entries of a job, or of one of them, that ended with its return, by minion."""
-        return {row.minion: record for row, record in self._each(Kind.DONE, "record", dict, minion, jid)}
+    def done(self, jid: str, minion: str | None = None, state: State = State.DONE) -> dict[str, dict[str, Any]]:
+        """Return the records of a job's entries that ended with its return, by minion; with DEAD, those without room."""
+        found = self._each(Kind.DONE, "record", dict, minion, jid)
+        return {row.minion: record for row, record in found if record.get("state") == state.value}
 
     def forget_done(self, before: float) -> None:
         """Remove the records of jobs that were published before that Unix time, and of entries that ended before it."""
@@ -152,6 +153,9 @@ def owed_of(opts: Mapping[str, Any], jid: str) -> dict[str, tuple[bool, float, s
         found[entry.minion] = is_owed, since, told if is_owed else f"no longer {told}", may_have_run
     for minion in store.watched(0.0, jid).get(jid, Watched()).settled - found.keys():  # purged, or gone with the time
         found[minion] = False, 0.0, "job_retry knows nothing of it any more", True
+    for minion, record in store.done(jid, state=State.DEAD).items():
+        told = f"not taken by job_retry: {record['history'][-1][2]}"
+        found.setdefault(minion, (False, record["queued_at"], told, False))
     for minion in {minion for request in asked for minion in request.get("minions") or ()}:
         found[minion] = True, 0.0, "handed to job_retry, which has not taken it yet", False
     return found

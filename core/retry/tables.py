@@ -84,7 +84,7 @@ def entry(found: Mapping[str, Any], page: Page) -> None:
         State.PENDING.value: (first, "job_retry.cancel"),
         **dict.fromkeys(_OVER, (*again, "job_retry.list")),
     }
-    page.next(*steps.get(state, ("job_retry.list",)))
+    page.next(*steps.get("cancelled" if state in _STUCK and "ended_at" in found else state, ("job_retry.list",)))
 
 
 def coverage(found: Mapping[str, Any], page: Page) -> None:
@@ -103,7 +103,7 @@ _ASKED = "the minions are asked first, and get the jobs if they answer"
 ANSWERS = {
     "enqueue": _told(
         f"queued: {_ASKED}; one that has begun the job runs it again",
-        "Nothing is queued anew: each minion has returned the job or is owed it already, or its queue is full.",
+        "Nothing is queued anew: each minion has returned the job or is owed it already.",
     ),
     "replay": _told(f"waiting: {_ASKED}"),
     "retry": _told(f"tried again: {_ASKED}"),

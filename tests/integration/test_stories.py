@@ -211,8 +211,7 @@ def test_engines_stop_within_two_seconds_and_go_on_where_they_were(run, look, ma
     jid = run("batch.start", "*", "cmd.run", command, "template=jinja", "batch=1")["jid"]
     wait_for(lambda: trace.exists() and trace.read_text(), what="the first minion runs the job")
     (busy,) = trace.read_text().split()
-    # The others are down meanwhile: a minion of Salt 3007 that reconnects may hang for good in closing a zmq context. The
-    # process of a job returns on its own.
+    # The others are down meanwhile: a minion of Salt 3007 that reconnects may hang for good in closing a zmq context.
     others = [daemon for name, daemon in fleet.items() if name != busy]
     for daemon in others:
         daemon.terminate()

@@ -1,9 +1,7 @@
 """
 The process that commands and daemons are forked from: ``python warm_server.py SOCKET PARENT``. It has imported Salt, has one
-thread, and waits for all that it has begun.
-
-When the process that started it says so, or ends in any way, it kills what is left, removes the folder of its socket and
-ends too.
+thread, and waits for all that it has begun. When the process that started it says so, or ends in any way, it kills what is
+left, removes the folder of its socket and ends too.
 """
 
 from __future__ import annotations

@@ -255,10 +255,7 @@ class Adversary(Misfortunes, World):
         return request["do"] in ("enqueue", "retry") and request.get("jid") in (None, jid) and is_for
 
     def _is_wanted(self, keys, wanted_at, again=ENDED):
-        """
-        An operator wants these jobs to run, whatever became of them before the request. Those in a state of ``again`` are
-        owed anew.
-        """
+        """An operator wants these jobs to run, whatever became of them. Those in a state of ``again`` are owed anew."""
         keys = {key for key in keys if self.last_kill.get(key, -math.inf) < wanted_at}
         for key in keys:
             entry = self.machine.entry(*key)

@@ -56,6 +56,12 @@ def test_a_syndic_is_found_that_jobs_are_owed_to(opts, running):
     assert not [sentence for sentence in said(doctor.examine(opts)) if "syndic" in sentence]
 
 
+@pytest.mark.parametrize("limit", ["max_queue", "max_queue_per_minion"])
+def test_a_queue_that_takes_no_further_job_is_a_fault(opts, running, limit):
+    queue_of(opts).write(changes({JID: {**snapshot_of(), "published_at": time.time()}}, {("a", JID): record_of("a")}))
+    assert finding({**opts, "job_retry": {limit: 1}}, f"{limit} is reached")
+
+
 def test_ids_to_which_jobs_are_owed_in_vain_are_named(opts, running):
     """``a`` was away for long, ``b`` has no key, ``c`` and ``d`` are owed nothing any more, and ``e`` has six days more."""
     JobCache(opts).keep_load(JID, load_of(), ["a"])

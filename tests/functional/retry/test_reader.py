@@ -43,7 +43,7 @@ def test_a_job_that_this_master_published_is_read_with_those_that_have_not_retur
     accept(opts, "a", "b", "c")
     publish(job_cache, ["a", "b", "c"])
     job_cache.store_return({"jid": JID, "id": "a", "return": True, "retcode": 0})
-    queue_of(opts).write({Key(Kind.DONE, JID, "c"): {"since": 1.0}})  # its return was there, and is lost
+    queue_of(opts).write({Key(Kind.DONE, JID, "c"): {"state": "done"}})  # its return was there, and is lost
     has_it()
     read = reader_of(opts).read(JID)
     assert read.missing == {"b"}

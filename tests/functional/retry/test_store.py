@@ -95,9 +95,8 @@ def test_an_entry_that_is_removed_while_another_process_reads_the_queue_is_not_t
 
 def test_how_a_delivered_job_ended_is_known_for_as_long_as_the_job_is_however_late_it_was_delivered(stores):
     now = time.time()
-    ended = {"a": now - 60.0, "b": now - 7200.0}
-    stores[0].write({Key(Kind.DONE, JID, name): {"history": [(at, "done", "")]} for name, at in ended.items()})
-    stores[0].write({Key(Kind.DONE, JID, "c"): {"history": []}})
+    ended = {"a": [(now - 60.0, "done", "")], "b": [(now - 7200.0, "done", "")], "c": []}
+    stores[0].write({Key(Kind.DONE, JID, name): {"state": "done", "history": each} for name, each in ended.items()})
     stores[0].forget_done(now - 1e11)  # jobs are kept for ever
     assert set(stores[1].done(JID)) == set("abc")
     stores[0].forget_done(now - 3600.0)

@@ -16,7 +16,9 @@ from saltext.jobs.core.batch.store import BatchStore
 from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import Refused
-from saltext.jobs.core.retry.entry import Key, Kind, Watched
+from saltext.jobs.core.options.engines import RetrySettings
+from saltext.jobs.core.retry.entry import Job, Key, Kind, Watched
+from saltext.jobs.core.retry.queue import Queue
 from saltext.jobs.core.retry.store import owed_of
 from tests.functional.batch.test_starting import ROOT
 from tests.functional.options import options_in
@@ -92,6 +94,18 @@ def test_a_minion_that_is_owed_nothing_any_more_is_away_and_a_retry_runs_the_job
     assert states(opts) == {"a": "lost", "b": "queued"}, "it is not known any more whether it has run there"
 
 
+def test_a_minion_for_which_the_queue_has_no_room_is_away_and_that_is_said(opts):
+    owe(opts, b="pending")
+    queue = Queue(RetrySettings(max_queue=1))
+    queue.now = 200.0
+    assert queue.add(Job(JID, ("test.ping",), 100.0, kilobytes=1), "a", "was away", 1e9) is None
+    queue_of(opts).write(queue.done)
+    assert states(opts) == {"a": "offline", "b": "queued"}
+    assert run(opts, "batch.minions", JID)["a"]["why"] == "not taken by job_retry: the queue is full: max_queue"
+    assert run(opts, "job_retry.show", "a", JID)["state"] == "dead"
+    assert again(opts, "offline") == ("a",)
+
+
 @pytest.mark.parametrize("outcome", [Outcome.OFFLINE, Outcome.LOST])
 def test_a_minion_to_which_an_operator_has_the_queue_deliver_the_job_is_queued_and_in_no_retry(opts, outcome):
     first, second = (f"{int(JID) + number}" for number in (1, 2))
@@ -120,7 +134,7 @@ def test_what_a_retry_has_run_on_a_minion_the_queue_does_not_deliver_there_again
     bench.sent()
     bench.returns("a")
     bench.keep(BatchStore(opts), ended=True)
-    with pytest.raises(Refused, match=f"a got job {JID} from batch {later}"):
+    with pytest.raises(Refused, match=f"a is in batch {later}, which retries job {JID}"):
         run(opts, f"job_retry.{verb}", jid=JID)
     assert not requests.waiting(opts, JOB_RETRY)
     run(opts, "job_retry.enqueue", JID, "b")
@@ -130,7 +144,7 @@ def test_what_a_retry_has_run_on_a_minion_the_queue_does_not_deliver_there_again
 def test_after_its_return_the_batch_shows_how_it_ended_and_when(opts, sent):
     owe(opts, b="pending")
     before = time.time()
-    queue_of(opts).write({Key(Kind.DONE, JID, "a"): {"sent_at": before} if sent else {}})
+    queue_of(opts).write({Key(Kind.DONE, JID, "a"): {"state": "done", **({"sent_at": before} if sent else {})}})
     returned = {"jid": JID, "id": "a", "fun": "test.ping", "return": True, "retcode": 0, "success": True}
     returners(opts)["salt_cache.returner"](returned)
     found = run(opts, "batch.minions", JID)

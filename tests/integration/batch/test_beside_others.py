@@ -19,8 +19,7 @@ def master(salt_factories):
     with batch_master(
         salt_factories,
         *MINIONS,
-        # A minion may drop its return when the master is away: after half a minute, or by an error of Salt 3008. The batch
-        # then fetches what the minion has kept.
+        # A minion may drop its return when the master is away (Salt 3008). The batch then fetches what the minion has kept.
         of_minions={"return_retry_tries": 30, "cache_jobs": True},
         engines=[{"batch_manager": {"max_in_flight": LIMIT}}],
         job_retry=False,

@@ -71,10 +71,7 @@ class Desk:
         return self.queue(minion=minion).get((minion, jid))
 
     def returned(self, jid):
-        """
-        What the minions have returned, read from the job cache itself: ``jobs.lookup_jid`` makes two minions of the master's
-        own for each look.
-        """
+        """What the minions have returned, read from the job cache itself: ``jobs.lookup_jid`` makes two minions."""
         caches = self._returners if self._alone else salt.loader.returners(self.opts, {})
         records = caches[f"{self.opts['master_job_cache']}.get_jid"](jid)
         return {minion: record["return"] for minion, record in records.items()}
