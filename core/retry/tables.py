@@ -17,9 +17,9 @@ from saltext.jobs.core.retry.entry import ENDED, State
 #: Most reasons that are shown.
 _REASONS = 8
 #: What needs an operator.
-_STUCK = (State.HELD.value, State.DEAD.value)
+_STUCK = {State.HELD.value, State.DEAD.value}
 #: What goes on only if an operator queues the job again.
-_OVER = {state.value for state in ENDED} - set(_STUCK)
+_OVER = {state.value for state in ENDED} - _STUCK
 
 _ENTRIES = Table(
     "entry",
@@ -34,7 +34,7 @@ _ENTRIES = Table(
         Column("EXPIRES", lambda one: None if State(one["state"]) in ENDED else one["expires_at"], rank=4, age=True),
     ),
     # What needs an operator comes first, then what is under way, then what waits.
-    order=(*_STUCK, "expired", "running", "sent", "claimed", "pending", "cancelled", "done"),
+    order=("held", "dead", "expired", "running", "sent", "claimed", "pending", "cancelled", "done"),
 )
 
 
@@ -56,8 +56,9 @@ def entries(found: Sequence[Row], page: Page) -> None:
     states = {entry["state"] for entry in found}
     # A replay would ignore windows.
     replay = "resume" if found[0]["paused"] else "" if all(entry["waits_for"] for entry in found) else "replay MINION"
-    steps = ("retry", "cancel", "purge") if states.intersection(_STUCK) else (replay, "cancel")
-    page.next("job_retry.show MINION JID", *(("purge",) if states <= _OVER else steps))
+    live, stuck = states - _OVER - {State.DEAD.value}, states & _STUCK
+    steps = ("retry",) if stuck else (replay,) if live else ()
+    page.next("job_retry.show MINION JID", *steps, *("cancel",) * bool(live), *("purge",) * bool(stuck or not live))
 
 
 def _why(entry: Row, page: Page) -> str:
@@ -80,7 +81,8 @@ def entry(found: Mapping[str, Any], page: Page) -> None:
     may_have_run = found.get("last_sent_at") or any(step["state"] == "running" for step in found.get("history") or ())
     again = () if may_have_run else (f"job_retry.enqueue {jid} minions={minion}",)  # there it would run twice
     steps = {
-        **dict.fromkeys(_STUCK, (f"job_retry.retry minion={minion} jid={jid}", "job_retry.cancel")),
+        State.HELD.value: (retry := f"job_retry.retry minion={minion} jid={jid}", "job_retry.cancel"),
+        State.DEAD.value: (retry, "job_retry.purge state=dead"),
         State.PENDING.value: (first, "job_retry.cancel"),
         **dict.fromkeys(_OVER, (*again, "job_retry.list")),
     }

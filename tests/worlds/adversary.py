@@ -32,8 +32,6 @@ STEPS = 0.2
 KILL_NOTED = 8.0
 #: Seconds from the loss of a right until the engine must heed it.
 RIGHT_NOTED = 30.0
-#: Seconds for which an operator's replay ignores windows.
-FIVE_MINUTES = 300.0
 #: A window that is open for half of the time.
 HALF_HOURS = "; ".join(f"{hour:02}:10-{hour:02}:40" for hour in range(24))
 #: Seconds after which a write is on the disk without a sync.
@@ -150,7 +148,7 @@ class Adversary(Misfortunes, World):
         window, zone = self._hours(jid)
         is_open = not window or any(self._is_open(window, zone, at) for at in self._shown())
         at, jids = self.urged.get(minion, (0.0, ()))
-        is_urged = jid in jids and any(at - STEPS <= shown < at + FIVE_MINUTES for shown in self._shown())
+        is_urged = jid in jids and any(at - STEPS <= shown < at + 300.0 for shown in self._shown())  # five minutes
         self.must(is_open or is_urged, f"{minion} gets {jid} outside its window")
         asker = self.machine.entry(minion, jid).asker
         for user in ("publisher", asker.name if asker else "publisher"):

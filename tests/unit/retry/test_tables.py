@@ -65,12 +65,13 @@ def test_an_empty_queue_says_so():
 @pytest.mark.parametrize("state", [state.value for state in State])
 def test_every_state_of_an_entry_can_be_shown(state):
     assert f"  {state} 1: the minion was away" in drawn(tables.entries, [entry(state=state)])
-    assert drawn(tables.entry, shown(state=state))[-1].startswith("Next: salt-run job_retry.")
+    assert "\nNext: salt-run job_retry." in "\n".join(drawn(tables.entry, shown(state=state)))
 
 
 def test_only_what_can_be_done_with_an_entry_is_offered():
     over = [entry(state="cancelled"), entry("db1", "expired")]
     assert drawn(tables.entries, over)[-1].endswith("job_retry.show MINION JID (or purge)")
+    assert drawn(tables.entries, [*over, entry("db3", "dead")])[-1].endswith("(or retry, purge)")
     assert drawn(tables.entries, [*over, entry("db2")])[-1].endswith("(or replay MINION, cancel)")
     waits = [entry(waits_for="its window Sat 02:00-05:00")]  # which a replay would ignore
     assert drawn(tables.entries, waits)[-1].endswith("(or cancel)")
@@ -109,8 +110,8 @@ def test_a_single_entry_is_shown_with_all_that_is_known_of_it():
     assert {"reason: the minion was away", "arg: a=1", "tgt: web*", "user: root", "asked_for_by: anna"} <= {*lines}
     assert {"queued_at: 2026-05-17 06:35:00 (5 min ago)", "not_before: 2026-05-17 08:40:00 (in 2 h)"} <= {*lines}
     assert lines[-4:] == [
-        "",
         "AT                   STATE    REASON",
         "2026-05-17 06:35:00  pending  missed",
-        "Next: salt-run job_retry.retry minion=web1 jid=20260516101112131415 (or cancel)",
+        "Next: salt-run job_retry.retry minion=web1 jid=20260516101112131415 (or purge",
+        "      state=dead)",
     ]
