@@ -324,7 +324,8 @@ class Adversary(Misfortunes, World):
                 self.again.discard(key)
                 self.known.discard(key)
                 self.begun.discard(key)
-            self.must(key not in self.begun, f"{key} is published although it is known to have begun")
+            record, wish = self.minions[key[0]].begun.get(jid, math.inf), self.truth.wanted_at.get(key, -math.inf)
+            self.must(record < wish or key not in self.begun, f"{key} is published although it is known to have begun")
             self._forbid(*key)
         super().wants_publish(jid, names)
 
