@@ -310,11 +310,11 @@ def enqueue(jid: object, minions: object = None) -> Any:
     from saltext.jobs.core.retry.entry import State
 
     jid, named = kinds.jid(jid), None if minions is None else list(kinds.minions(minions))
-    who = _caller()
+    who, load = _caller(), JobCache(__opts__).load(jid, to_publish=True)
+    if not load:
+        raise Refused(f"Job {jid} is not in the job cache as one that this master has published")
     if who.grants is not None:
-        load = JobCache(__opts__).load(jid, to_publish=True)
-        if load:
-            caller.require_right(__opts__, who, load, named or load.get("Minions") or (), f"all minions of job {jid}")
+        caller.require_right(__opts__, who, load, named or load.get("Minions") or (), f"all minions of job {jid}")
     _refuse_for_batch(jid, named)
     _tell_of_a_pause()
     count = _ask({"do": "enqueue", "jid": jid, "minions": named}, who)
@@ -373,11 +373,15 @@ def retry(minion: object = None, jid: object = None) -> Any:
         salt-run job_retry.retry minion=web1
         salt-run job_retry.retry minion=web1 jid=20260516101112131415
     """
+    from saltext.jobs.core.engine import requests
     from saltext.jobs.core.master import caller
     from saltext.jobs.core.retry.entry import State
 
     selection, who = _selection(minion, jid), _caller()
-    for entry, job in _store().entries(selection["minion"], selection["jid"]):
+    entries = list(_store().entries(selection["minion"], selection["jid"]))
+    if not (entries or requests.is_running(__opts__, JOB_RETRY)):  # an engine that runs knows better
+        return _some(0, "is held or dead", **selection)
+    for entry, job in entries:
         if who.grants is not None:
             caller.require_right(__opts__, who, job.load, [entry.minion], "all minions of these entries")
         if entry.state is State.DEAD:
@@ -438,8 +442,7 @@ def pause() -> Any:
 
         salt-run job_retry.pause
     """
-    paused = _ask({"do": "pause"})
-    if paused is False:
+    if _is_paused() or (paused := _ask({"do": "pause"})) is False:
         raise Refused("The queue is paused; there is nothing to pause")
     runner.note(globals(), "Next: salt-run job_retry.resume (or list, stats)")
     return paused

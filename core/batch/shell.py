@@ -206,7 +206,7 @@ class BatchShell:
         if spec.offline == "queue" and not ports.can_queue():
             raise ValueError(
                 f"offline is 'queue', but no {JOB_RETRY} engine runs that could deliver the job to minions that are away; "
-                f"add {JOB_RETRY} to `engines:` or choose another `offline`"
+                "salt-run jobs_doctor.run says why; or choose another `offline`"
             )
         if ports.cache.keeps_first_load:
             await effects.store_load(ports, spec)

@@ -253,10 +253,7 @@ class Service:
                     self.reply(request_id, {"value": value})
 
     def taken(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """
-        Take each waiting request, oldest first, and yield its id and content. Those that were taken before and not answered
-        come first. A damaged one is refused. Old answers that nobody fetched are removed.
-        """
+        """Take each waiting request, oldest first, and yield its id and content. Old answers that nobody fetched go."""
         try:
             found = self._requests.open()
             self._underway.intersection_update(each.id for each in found)
@@ -279,8 +276,7 @@ class Service:
     def _verb(self, request: Mapping[str, Any]) -> Verb:
         do = request.get("do")
         if not isinstance(do, str) or do not in self.verbs:
-            known = ", ".join(sorted(self.verbs))
-            raise ValueError(f"The {self._engine} engine knows no request {do!r}; it knows {known}")
+            raise ValueError(f"The {self._engine} engine knows no request {do!r}, but {', '.join(sorted(self.verbs))}")
         return self.verbs[do]
 
     async def _finish(self, request_id: str, request: Mapping[str, Any], value: Awaitable[Any]) -> None:
@@ -299,6 +295,8 @@ class Service:
             if not isinstance(exc, _EXPECTED):
                 log.error("The request %r failed", request.get("do"), exc_info=exc)
                 reason = f"{type(exc).__name__}: {exc}"
+            if asked_at(request_id) < time.time() - _TAKEOVER:  # nobody waits
+                log.warning("A request of %s (%s) is refused: %s", request.get("user"), request.get("do"), reason)
             self.reply(request_id, {"error": reason or type(exc).__name__, "for_now": isinstance(exc, _FOR_NOW)})
 
     def reply(self, request_id: str, reply: Mapping[str, Any]) -> None:

@@ -111,7 +111,7 @@ class DatabaseFile:
             if self.identity() != identity:
                 return
             if self._is_foreign():
-                raise StateError(f"{self.path} is no database; set sqlite_cache_path to another file")
+                raise StateError(f"{self.path} is no database and is left alone; see docs/operations.md")
             target = f"{self.path}.damaged-{jid_at(time.time())}"
             LEFT.append(sql := sqlite3.connect(self.path, timeout=0, isolation_level=None))
             with contextlib.suppress(sqlite3.Error):

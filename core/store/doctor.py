@@ -40,7 +40,7 @@ def examine(store: Store, opts: Mapping[str, Any]) -> dict[str, Any]:
     try:
         if store.file is not None and (damage := store.file.do("check", "", lambda tables: tables.database.damage())):
             told = f"{store.file.tables.place} is damaged ({damage})"
-            why = "the master sets it aside when it meets the damage, and begins a new one"
+            why = "the master sets it aside when it meets the damage, unless nothing shows that it was its database"
             found.append(fault("database-damaged", f"{told}: {why}"))
         else:
             store.contains(NOCACHE, "doctor")

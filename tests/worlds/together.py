@@ -506,8 +506,7 @@ class Rollouts(Together):
         for group, allowed in enumerate(spec.budgets[: max(sent, default=0)]):
             bad = {name for name in failed if group_of[name] == group}
             self.must(len(bad) <= allowed, f"{bad} of group {group} have failed {jid}, and the next one begins")
-        seen = [name for name, each in +self.runs if each == jid and (name, jid) not in self.unseen]
-        # Whose turn it was: minions of an earlier group that came late begin with the group that is on.
+        seen = [name for name, each in +self.runs if each == jid and (name, jid) not in self.unseen]  # in this order
         turns = [*itertools.accumulate((*(group_of[name] for name in seen if name not in names), *sent), max)]
         gates = [(turn, before) for turn in set(turns) for before in gates_of(spec.batch, (spec.counts[turn],))]
         passed = len(set(turns)) - 1 + sum(turns.count(turn) > before for turn, before in gates) if spec.check else 0

@@ -20,6 +20,7 @@ from saltext.jobs.core.engine import requests
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.engine.requests import Service
 from saltext.jobs.core.errors import Refused
+from saltext.jobs.core.master.job_cache import JobCache
 from tests.functional.retry.records import JID, changes, load_of, queue_of, record_of, snapshot_of
 from tests.leading import lock_of, single_holder
 from tests.unit.batch.bench import Bench
@@ -168,6 +169,7 @@ def test_a_request_that_finds_no_entry_is_refused(runner, answering, call, told)
 def batch(opts):
     """A batch of a, b, c and d, two at a time: a has returned, b and c have been sent the job. Facts can be told it."""
     bench, store = Bench("abcd", "2", jid=JID), BatchStore(opts)
+    JobCache(opts).keep_load(JID, load_of(), [*"abcd"])
 
     def tell(*told):
         for fact in told:

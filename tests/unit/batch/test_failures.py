@@ -81,8 +81,7 @@ def test_each_reason_takes_a_few_lines_and_the_most_frequent_comes_first():
         "",
         f"Next: salt-run batch.retry {JID} which=all (or minions)",
     ]
-    goes_on = found({**records, "new": ("pending", None)}, returns, state="running")[0]
-    assert drawn(goes_on)[-1].startswith(f"Next: salt-run batch.watch {JID} "), "its pending minions need no retry"
+    assert "batch.watch" in drawn(found({**records, "new": ("pending", None)}, returns, state="running")[0])[-1]
 
 
 def test_control_characters_of_minions_do_not_act_on_the_terminal():
