@@ -119,7 +119,6 @@ def show(minion: object = None, jid: object = None) -> dict[str, Any]:
     """
     from saltext.jobs.core.display.command import HIDDEN, shown
     from saltext.jobs.core.master import caller
-    from saltext.jobs.core.retry.entry import State
 
     minion, jid = _pair(minion, jid)
     if minion is None or jid is None:
@@ -147,7 +146,7 @@ def show(minion: object = None, jid: object = None) -> dict[str, Any]:
             "unreceived_tries": entry.counts.tries,
             "history": [{"at": at, "state": state, "reason": reason} for at, state, reason in entry.history],
         }
-    done = {**_store().done(jid, minion, State.DEAD), **_store().done(jid, minion)}.get(minion)
+    done = _store().done(jid, minion, None).get(minion)
     if done is None:
         raise Refused(
             f"{minion} is not owed job {jid}, and has not got it from the queue; salt-run job_retry.list shows what is"

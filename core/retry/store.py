@@ -105,10 +105,10 @@ class RetryStore(EngineStore):
             gc.freeze()
             gc.enable()
 
-    def done(self, jid: str, minion: str | None = None, state: State = State.DONE) -> dict[str, dict[str, Any]]:
-        """Return the records of a job's entries that ended with its return, by minion; with DEAD, those without room."""
+    def done(self, jid: str, minion: str | None = None, state: State | None = State.DONE) -> dict[str, dict[str, Any]]:
+        """Return the records of a job's entries that have returned it, by minion. DEAD: those without room; None: both."""
         found = self._each(Kind.DONE, "record", dict, minion, jid)
-        return {row.minion: record for row, record in found if record.get("state") == state.value}
+        return {row.minion: record for row, record in found if state in (None, record.get("state"))}
 
     def forget_done(self, before: float) -> None:
         """Remove the records of jobs that were published before that Unix time, and of entries that ended before it."""
@@ -144,8 +144,8 @@ def owed_of(opts: Mapping[str, Any], jid: str) -> dict[str, tuple[bool, float, s
     waiting, wanted = requests.waiting(opts, JOB_RETRY), ("enqueue", jid)
     asked = [request for request in waiting if (request.get("do"), request.get("jid")) == wanted]
     store = RetryStore(site_of(opts))
-    done = store.done(jid)
-    found = {minion: (False, record["sent_at"], "", True) for minion, record in done.items() if "sent_at" in record}
+    over = store.done(jid, state=None)
+    found = {minion: (False, record["sent_at"], "", True) for minion, record in over.items() if "sent_at" in record}
     for entry, _ in store.entries(jid=jid):
         is_owed, told = entry.state not in ENDED, f"owed by job_retry: {entry.state.value}, {entry.reason}"
         since = entry.queued if is_owed else entry.since
@@ -153,9 +153,10 @@ def owed_of(opts: Mapping[str, Any], jid: str) -> dict[str, tuple[bool, float, s
         found[entry.minion] = is_owed, since, told if is_owed else f"no longer {told}", may_have_run
     for minion in store.watched(0.0, jid).get(jid, Watched()).settled - found.keys():  # purged, or gone with the time
         found[minion] = False, 0.0, "job_retry knows nothing of it any more", True
-    for minion, record in store.done(jid, state=State.DEAD).items():
-        told = f"not taken by job_retry: {record['history'][-1][2]}"
-        found.setdefault(minion, (False, record["queued_at"], told, False))
+    for minion, record in over.items():
+        if record.get("state") == State.DEAD:
+            told = f"not taken by job_retry: {record['history'][-1][2]}"
+            found.setdefault(minion, (False, record["queued_at"], told, False))
     for minion in {minion for request in asked for minion in request.get("minions") or ()}:
         found[minion] = True, 0.0, "handed to job_retry, which has not taken it yet", False
     return found
