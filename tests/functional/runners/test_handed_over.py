@@ -98,12 +98,15 @@ def test_a_minion_for_which_the_queue_has_no_room_is_away_and_that_is_said(opts)
     owe(opts, b="pending")
     queue = Queue(RetrySettings(max_queue=1))
     queue.now = 200.0
-    assert queue.add(Job(JID, ("test.ping",), 100.0, kilobytes=1), "a", "was away", 1e9) is None
+    job = Job(JID, ("test.ping",), 100.0, kilobytes=1)
+    assert queue.add(job, "a", "was away", 1e9) is None
     queue_of(opts).write(queue.done)
     assert states(opts) == {"a": "offline", "b": "queued"}
     assert run(opts, "batch.minions", JID)["a"]["why"] == "not taken by job_retry: the queue is full: max_queue"
     assert run(opts, "job_retry.show", "a", JID)["state"] == "dead"
     assert again(opts, "offline") == ("a",)
+    queue.settings, queue.changed = RetrySettings(), {}
+    assert queue.add(job, "a", "was away", 1e9) and Key(Kind.DONE, JID, "a") in queue.changed, "it may run there now"
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OFFLINE, Outcome.LOST])
