@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 #: Signals to other jobs: a job that they end is not delivered any more.
-KILLS = frozenset(("saltutil.kill_job", "saltutil.term_job", "saltutil.signal_job"))
-KILLS |= {"saltutil.kill_all_jobs", "saltutil.term_all_jobs"}
+KILLS = frozenset(map("saltutil.{}".format, ("kill_job", "term_job", "signal_job", "kill_all_jobs", "term_all_jobs")))
 
 #: What ``saltutil.signal_job`` can send to a job without ending it, as text: SIGUSR1 makes Salt dump its stack.
 _NUMBERS = (0, signal.SIGUSR1, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT)
 HARMLESS = frozenset(str(int(number)) for number in (*_NUMBERS, signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH))
 
 #: Kills, and questions about other jobs, such as those of a ``salt`` command that waits: they mean nothing later.
-NEVER_OWED = KILLS | {"saltutil.find_job", "saltutil.find_cached_job", "saltutil.is_running", "saltutil.running"}
+NEVER_OWED = KILLS | {f"saltutil.{name}" for name in ("find_job", "find_cached_job", "is_running", "running")}
+NEVER_OWED |= {"job_once.seen"}
 #: Questions about which minions are there and what runs, from people, Salt's own commands and the engines.
 LOOKS = NEVER_OWED - KILLS | {"test.ping"}
 #: The prefix of functions of which Salt runs only one at a time on a minion.

@@ -7,4 +7,4 @@ anything: the version is read from it while the package is built.
 """
 
 #: The one place of the version.
-__version__ = "0.24.0"
+__version__ = "0.25.0"

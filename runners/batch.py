@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -450,7 +451,8 @@ def approve(jid: object, stage: object = None) -> bool:
 @runner.verb
 def wait(jid: object, timeout: object = None) -> dict[str, Any]:
     """
-    Wait until a batch has ended, and return its summary, with ``retcode`` 0 if all went well and 1 if not.
+    Wait until a batch has ended, and return its summary, with ``retcode`` 0 if all went well and 1 if not: there, whatever
+    its retries have mended since.
 
     Fails if it has not ended within ``timeout``, or if its engine has been away for a minute; the batch goes on.
 
@@ -690,12 +692,29 @@ def _follow(jid: str, timeout: object, display: Display | None) -> catalog.Summa
     from saltext.jobs.core.batch import watch as watching
 
     limit = None if timeout is None else kinds.SECONDS.given("timeout", timeout)
-    found = watching.follow(jid, lambda: _catalog().find(jid), limit, display)
+    found = watching.follow(jid, lambda: _look(jid), limit, display)
     verdict = summary.verdict(found)
     # ``--out=nested`` prints ``verdict`` last. ``retcode`` makes ``salt-run`` fail, and ``Error`` the salt.runner state.
     return {**found, "verdict": verdict, "retcode": 0} | (
         {} if found.get("success") else {"retcode": 1, "Error": verdict}
     )
+
+
+def _look(jid: str) -> catalog.Found:
+    """Return a batch; once it has ended, not before job_retry, if it runs, has answered what it hands over."""
+    from saltext.jobs.core.batch import summary
+    from saltext.jobs.core.engine import requests
+    from saltext.jobs.core.engine.names import JOB_RETRY
+
+    found = _catalog().find(jid)
+    if found.summary["state"] not in summary.OVER or not found.summary.get("queued"):
+        return found
+    until = time.monotonic() + _STOP_PATIENCE
+    while requests.is_running(__opts__, JOB_RETRY) and time.monotonic() < until:
+        if all(request.get("jid") != jid for request in requests.waiting(__opts__, JOB_RETRY)):
+            break
+        time.sleep(0.1)
+    return _catalog().find(jid)
 
 
 def _told(found: dict[str, Any]) -> dict[str, Any]:

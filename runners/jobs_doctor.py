@@ -70,7 +70,9 @@ def run() -> dict[str, Any]:
         parts[part] = "works" if well and not standing["faults"] else "runs" if well else "does not work"
         if work and not well and not configured:
             told = f"{work}, and no {part} engine is configured"
-            found.append(fault("work-without-engine", told, "add it to `engines:`")._replace(part=part))
+            found.append(
+                fault("work-without-engine", told, "add it to `engines:` and restart the master")._replace(part=part)
+            )
         # That an engine is not configured has been said: here it has open work.
         found += (Finding(**item) for item in standing["findings"] if item["code"] != "engine-unconfigured")
     first = dict[tuple[str, str], Finding]()  # the same may be said of several parts

@@ -243,7 +243,10 @@ def asked_again(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
 
 def goes_on(batch: Batch) -> str:
     """Return what becomes of the minions on which a batch has not ended."""
-    return f"still runs, and goes on by itself on {counted(len(batch.flights) + len(batch.pending), 'minion')}"
+    if batch.halted:
+        return f"is stopping: it ends on {counted(len(batch.flights), 'minion')}, and sends to no more; retry them then"
+    how = "is paused, and goes on later" if batch.paused else "still runs, and goes on by itself"
+    return f"{how} on {counted(len(batch.flights) + len(batch.pending), 'minion')}"
 
 
 def next_batch(
@@ -261,8 +264,7 @@ def next_batch(
     if not chosen:
         how = "unsuccessful" if "all" in which else " or ".join(which)
         told = [f"No minion of batch {spec.jid} {'is' if batch.finished else 'has ended as'} {how}"]
-        if not batch.finished:
-            told.append(f"it {goes_on(batch)}")
+        told += [f"it {goes_on(batch)}"] * (not batch.finished)
         if retries:
             told.append(f"it was retried by {', '.join(one.spec.jid for one in retries)}")
         if queued := batch.counts[Outcome.QUEUED]:

@@ -161,13 +161,7 @@ def sight(opts: Mapping[str, Any], user: str | None) -> Callable[[Mapping[str, A
 
 
 def ask(
-    opts: Mapping[str, Any],
-    who: Caller,
-    tgt: Any,
-    tgt_type: str,
-    fun: str,
-    arg: Iterable[Any] = (),
-    **options: Any,
+    opts: Mapping[str, Any], who: Caller, tgt: Any, tgt_type: str, fun: str, arg: Iterable[Any] = (), **options: Any
 ) -> tuple[list[str], Mapping[str, Any]]:
     """
     Ask the minions that a target matches, if the caller may ask them all. Blocks. They are asked by name: minions match a

@@ -59,12 +59,7 @@ class RecorderShell:
     """An engine.process.App. It closes all that it is given. ``watch``: None if nobody gets notices."""
 
     def __init__(
-        self,
-        loop: Any,
-        bus: Bus,
-        service: Service,
-        consumers: Sequence[Consumer],
-        watch: Watch | None = None,
+        self, loop: Any, bus: Bus, service: Service, consumers: Sequence[Consumer], watch: Watch | None = None
     ) -> None:
         self._loop, self._bus = loop, bus
         self._consumers, self._watch = {consumer.name: consumer for consumer in consumers}, watch

@@ -95,10 +95,10 @@ def _about_owed(opts: Mapping[str, Any], settings: RetrySettings) -> Iterator[Fi
             (late if entry.minion in accepted else keyless).add(entry.minion)
     full = {minion for minion, many in owed.items() if many >= settings.max_queue_per_minion}
     if entries + sum(loads.values()) >= settings.max_queue:
-        yield fault("queue-full", "max_queue is reached: no further job is kept", "raise it, or job_retry.purge")
+        yield fault("queue-full", "max_queue is reached: no further job is kept", "raise it, or cancel entries")
     elif full:
         told = f"max_queue_per_minion is reached: no further job is kept for {some(sorted(full), 5)}"
-        yield fault("queue-full-for", told, "raise it, or job_retry.cancel minion=ID")
+        yield fault("queue-full-for", told, "raise it, or job_retry.cancel minion=ID jid=JID")
     if unnamed := owed.keys() & syndics - set(settings.syndics):
         told = f"{some(sorted(unnamed), 5)}: a syndic, to which jobs are owed"
         yield fault("syndic", told, f"name it under {JOB_RETRY}, in syndics")

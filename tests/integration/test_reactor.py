@@ -137,8 +137,7 @@ def test_an_operators_event_resumes_a_paused_batch(bus, run, look):
     jid = run("batch.start", "r*", "test.sleep", "2", "batch=1", "presence=none")["jid"]
     run("batch.pause", jid)
     bus.fire(f"operations/resume/{jid}", {})
-    calls = bus.called("batch.resume")
-    assert kwargs_of(calls[0]) == {"jid": jid}
+    assert kwargs_of(bus.called("batch.resume")[0]) == {"jid": jid}
     assert finished(look, jid)["state"] == "complete"
 
 

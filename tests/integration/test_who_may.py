@@ -306,8 +306,7 @@ def test_an_orchestration_has_the_rights_of_its_user(api, look):
 def test_a_runner_function_of_a_check_has_the_rights_of_the_batch_s_user(api, look):
     check = "runner:batch.start * cmd.run id"
     jid = api("batch.start", "a[12]", "test.ping", user="boss", batch="1,1", check=check)["return"]["jid"]
-    ended = finished(look, jid)
-    assert "boss may not publish cmd.run" in ended["halted_reason"]
+    assert "boss may not publish cmd.run" in finished(look, jid)["halted_reason"]
     assert users_of(look).get("cmd.run", {USER}) == {USER}
 
 

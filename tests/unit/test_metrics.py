@@ -19,8 +19,7 @@ def test_a_figure_is_written_with_its_type_and_help():
 
 
 @pytest.mark.parametrize(
-    ("value", "written"),
-    [(True, "1"), (0.25, "0.25"), (1732242000.5, "1732242000.5"), (2**53, "9.00719925474099e+15")],
+    ("value", "written"), [(True, "1"), (0.25, "0.25"), (1732242000.5, "1732242000.5"), (2**53, "9.00719925474099e+15")]
 )
 def test_numbers_are_written_as_prometheus_reads_them(value, written):
     assert text_of({"retry_paused": value}).splitlines()[-1] == f"saltext_jobs_retry_paused {written}"

@@ -9,6 +9,7 @@ import salt.config
 import salt.utils.minions
 
 from saltext.jobs.core import compat
+from saltext.jobs.core.batch import facts
 from saltext.jobs.core.batch.catalog import Catalog, chooser
 from saltext.jobs.core.batch.starting import new_batch, next_batch
 from saltext.jobs.core.batch.store import BatchStore
@@ -223,6 +224,15 @@ def test_a_retry_of_all_leaves_out_the_minions_to_which_job_retry_delivers_the_j
         bench.returns("1001", retcode=1)
         bench.returns("web2")
         assert next_batch(opts, ROOT, bench.batch, ["all"]).minions == left
+
+
+def test_who_would_retry_a_batch_that_is_paused_or_stopping_is_told_what_becomes_of_the_rest(opts):
+    bench = Bench(("1001", "web1", "web2"), "1")
+    bench.sent()
+    for verb, told in (("pause", "is paused, and goes on later on 3"), ("stop", "is stopping: it ends on 1 minion")):
+        bench.tell(facts.Requested(verb))
+        with pytest.raises(Refused, match=f"; it {told}"):
+            next_batch(opts, ROOT, bench.batch, ["all"])
 
 
 @pytest.mark.parametrize("parent", [0, 1])

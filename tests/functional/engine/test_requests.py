@@ -127,8 +127,7 @@ def test_a_request_taken_before_a_crash_is_taken_again_first(opts, service):
     requests.leave(opts, ENGINE, {"number": 1})
     assert [request["number"] for _, request in service.taken()] == [1]  # and no answer: the engine died
     requests.leave(opts, ENGINE, {"number": 2})
-    taken = [request for _, request in Service(opts, ENGINE, None).taken()]
-    assert taken == [{"number": 1}, {"number": 2}]
+    assert [request for _, request in Service(opts, ENGINE, None).taken()] == [{"number": 1}, {"number": 2}]
 
 
 def test_a_request_is_taken_a_second_time_only_if_its_answer_could_not_be_written(opts, service):

@@ -43,8 +43,7 @@ def give(cache, minion, **fields):
 
 
 @pytest.mark.parametrize(
-    ("retcode", "code"),
-    [(0, 0), (7, 7), (float("inf"), 1), (2**63, 1), ("9" * 30, 1), ([0, 3], 3), (b"\\xff", 1)],
+    ("retcode", "code"), [(0, 0), (7, 7), (float("inf"), 1), (2**63, 1), ("9" * 30, 1), ([0, 3], 3), (b"\\xff", 1)]
 )
 def test_a_return_counts_with_whatever_retcode_it_was_stored(opts, retcode, code):
     cache = JobCache(opts)

@@ -34,8 +34,7 @@ def tell(opts, minion, peer="there_master"):
     """Have the master hear of a return on its bus, from a peer."""
     monitor = salt.master.EventMonitor(opts, None)
     load = {"jid": JID, "id": minion, "fun": "test.ping", "return": True, "retcode": 0, "__peer_id": peer}
-    event = salt.utils.event.SaltEvent.pack(f"salt/job/{JID}/ret/{minion}", load)
-    asyncio.run(monitor.handle_event(event))
+    asyncio.run(monitor.handle_event(salt.utils.event.SaltEvent.pack(f"salt/job/{JID}/ret/{minion}", load)))
 
 
 def test_the_return_of_a_peer_of_the_same_site_is_left_to_that_peer(opts, cache_servers):

@@ -38,8 +38,7 @@ def by(kind, name, *backends, **load):
 )
 def test_the_access_of_a_publisher_is_checked_as_it_is_now(opts, kind, user, fun, minions, denied):
     accept(opts, *minions)
-    access = Access({**opts, **ACL})
-    assert sorted(access.of_publisher(by(kind, user, fun=fun, arg=[]), minions).denied) == denied
+    assert sorted(Access({**opts, **ACL}).of_publisher(by(kind, user, fun=fun, arg=[]), minions).denied) == denied
 
 
 def test_no_right_counts_as_lost_because_the_data_of_minions_cannot_be_read_now(opts):

@@ -83,6 +83,13 @@ def test_a_minion_is_queued_before_the_engine_of_the_queue_has_taken_it(opts):
         again(opts, "offline")
 
 
+def test_a_wait_for_a_batch_ends_when_the_queue_has_answered_what_was_handed_over(opts, monkeypatch):
+    monkeypatch.setattr(requests, "is_running", lambda opts, engine: True)
+    monkeypatch.setattr(time, "sleep", lambda seconds: owe(opts, a="cancelled", b="pending"))
+    found = run(opts, "batch.wait", JID)
+    assert (found["offline"], found["queued"]) == (1, 1)
+
+
 def test_a_minion_that_is_owed_nothing_any_more_is_away_and_a_retry_runs_the_job_there(opts):
     owe(opts, a="cancelled", b="pending")
     assert states(opts) == {"a": "offline", "b": "queued"}

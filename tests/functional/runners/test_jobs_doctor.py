@@ -90,10 +90,8 @@ def test_open_work_without_an_engine_is_a_fault_whatever_is_configured(opts):
     found = examined(opts)
     told = faults(found)
     assert not [advice for advice in said(found) if "if it is wanted" in advice], "the faults say more"
-    assert (
-        "batch_manager: batches that have not ended: 1, and no batch_manager engine is configured: add it to `engines:`"
-        in told
-    )
+    is_open = "batch_manager: batches that have not ended: 1, and no batch_manager engine is configured: add it to "
+    assert f"{is_open}`engines:` and restart the master" in told
     assert any(line.startswith("job_retry: jobs that are owed to minions: 1, and no job_retry engine") for line in told)
     parts = [fault.partition(":")[0] for fault in told if fault.startswith(("batch_manager:", "job_retry:"))]
     assert parts == sorted(parts), "the findings come in the order of the parts"

@@ -69,8 +69,7 @@ def test_the_event_of_the_job_and_its_record_in_the_job_cache_hold_plain_data(sa
     printed, _, returned = salt_run("batch.list")
     assert printed.startswith("No batch was found.")
     assert (returned["return"], returned["success"]) == ([], True)
-    stored = jobs["salt_cache.get_jid"](returned["jid"])["m_master"]["return"]
-    assert stored["return"] == []
+    assert jobs["salt_cache.get_jid"](returned["jid"])["m_master"]["return"]["return"] == []
 
 
 def test_callers_in_python_the_api_and_orchestrations_get_plain_data(opts):

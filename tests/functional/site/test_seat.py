@@ -124,8 +124,7 @@ class TestFigures:
         one = seat(0)
         one.take()
         one.lease.release()
-        again = seat(0, "2-2.0")
-        assert again.take()
+        assert seat(0, "2-2.0").take()
         assert not bus.fired
 
     def test_refused_writes_are_counted(self, seat):

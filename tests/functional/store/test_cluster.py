@@ -109,7 +109,6 @@ def test_jobs_that_salts_own_runner_copies_from_local_cache_are_whole(tmp_path):
     source["prep_jid"](passed_jid=jid)
     source["save_load"](jid, {**LOAD, "jid": jid}, minions=["web1"])
     source["returner"]({"jid": jid, "id": "web1", "return": {"a": 1}, "retcode": 0, "success": True})
-    runners = salt.loader.runner(master.opts)
-    assert runners["cluster.migrate_jobs_to_cache"]()["migrated"] == 1
+    assert salt.loader.runner(master.opts)["cluster.migrate_jobs_to_cache"]()["migrated"] == 1
     assert master.run("get_load", jid) == {**LOAD, "jid": jid, "Minions": ["web1"]}
     assert master.run("get_jid", jid) == {"web1": {"return": {"a": 1}, "retcode": 0, "success": True}}

@@ -62,8 +62,7 @@ class TestRemoval:
             large.sweep_in(7200)
         assert large.get_jids() == {} and len(waited) > 20
         assert sorted(waited)[-len(waited) // 20] < stretched(0.1)
-        left = large.store.driver.tables.read(f"SELECT DISTINCT bank FROM {VALUES}")
-        assert left == [("other",)]
+        assert large.store.driver.tables.read(f"SELECT DISTINCT bank FROM {VALUES}") == [("other",)]
 
     def test_a_job_that_was_written_meanwhile_stays_whole(self, large):
         jid = "20200101000000000008"

@@ -59,8 +59,7 @@ def test_the_return_of_a_minion_is_in_every_returner_with_its_complete_load(mast
     with minions(master, "rec-1"):
         result = salt_cli(master, "rec-1", "test.arg", "one", "two=2", "--metadata={'ticket': 9}")
         assert result.data["kwargs"]["two"] == 2
-        sent = salt_cli(master, "rec-1", "test.ping")
-        assert sent.data is True
+        assert salt_cli(master, "rec-1", "test.ping").data is True
     (row,) = wait_for(
         lambda: postgresql.execute("SELECT jid, full_ret FROM salt_returns WHERE id = 'rec-1'"), what="a row"
     )

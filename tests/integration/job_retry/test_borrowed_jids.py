@@ -59,15 +59,13 @@ def test_no_user_publishes_under_the_jid_of_a_batch_that_is_still_to_begin(maste
     assert not borrow(desk, jid)
     assert not borrow(desk, f"{jid}~batch_manager~0~{begins + 100:.0f}~{'0' * 64}")
     assert re.search(f"Refused to let anna publish under the jid {jid}", log_of(master))
-    status = finished(desk.run, jid)
-    assert (status["completed"], lines(tmp_path / "runs")) == (3, 3)
+    assert (finished(desk.run, jid)["completed"], lines(tmp_path / "runs")) == (3, 3)
 
 
 def test_no_user_publishes_under_the_jid_of_a_running_batch_or_has_its_returns_thrown_away(desk, tmp_path):
     jid = start(desk, tmp_path / "runs", batch_wait=1)
     borrowed = [borrow(desk, jid), borrow(desk, jid, nocache=True)]
-    status = finished(desk.run, jid)
-    assert (status["completed"], lines(tmp_path / "runs")) == (3, 3)
+    assert (finished(desk.run, jid)["completed"], lines(tmp_path / "runs")) == (3, 3)
     assert borrowed == [False, False]
     assert not borrow(desk, jid)
     assert sorted(desk.returned(jid)) == ["m1", "m2", "m3"]

@@ -125,9 +125,7 @@ def doubtful(bench, *minions):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "sent"),
-    [(1e6, 2), (3.0, 1)],
-    ids=["records that reach back", "records that began after the batch"],
+    ("seconds", "sent"), [(1e6, 2), (3.0, 1)], ids=["records that reach back", "records that began after the batch"]
 )
 def test_a_minion_that_says_it_never_began_is_sent_to_again_whatever_was_lost(tmp_path, seconds, sent):
     minion = FakeMinion("a", there=False)
