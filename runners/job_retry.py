@@ -495,8 +495,8 @@ def _refuse_for_batch(jid: str, named: list[str] | None) -> None:
     left = [name for name in names if name not in batch.outcomes]
     if left and not batch.finished:
         raise Refused(
-            f"Job {jid} belongs to a running batch, which still sends it to {len(left)} of these minions: name only "
-            "minions that have ended it, or wait until the batch has ended"
+            f"Job {jid} belongs to a batch that has not ended on {len(left)} of these minions: name only minions that have "
+            "ended it, or wait until the batch has ended"
         )
     before, stands = summary.minions(batch), summary.latest(batch, batches.retries(jid))
     for name in names:

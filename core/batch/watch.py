@@ -143,13 +143,13 @@ def follow(
                 trouble = Refused(str(exc))
             now = time.monotonic()
             if timeout is not None and now - began >= timeout:
-                raise Refused(f"Batch {jid} has not ended within {timeout:g} s; it goes on")
+                raise Refused(f"Batch {jid} has not ended within {timeout:g} s; that ends the waiting only")
             if now - driven >= engine_patience:
                 raise trouble
             # A look at a large batch has a cost: spend at most a tenth of the time on looks.
             time.sleep(max(poll, 9 * (now - looked)))
     except (KeyboardInterrupt, SystemExit):  # Salt's own handler of Ctrl-C says so, and exits
-        raise Refused(f"Batch {jid} goes on; salt-run batch.watch {jid} shows it again") from None
+        raise Refused(f"That ends the waiting only; salt-run batch.watch {jid} shows the batch again") from None
     finally:
         if display:
             display.end()

@@ -182,7 +182,7 @@ def batch(opts):
 
 @pytest.mark.parametrize(("minions", "count"), [(None, 3), ("c", 1), ("a,d", 1)])
 def test_what_a_running_batch_sends_itself_is_not_queued_by_hand(opts, runner, batch, minions, count):
-    with pytest.raises(Refused, match=f"a running batch, which still sends it to {count} of these minions"):
+    with pytest.raises(Refused, match=f"a batch that has not ended on {count} of these minions"):
         runner["job_retry.enqueue"](JID, minions=minions)
     assert not requests.waiting(opts, JOB_RETRY)
 

@@ -119,7 +119,7 @@ def quickly(*summaries, timeout=None, display=None, **more):
 
 
 def test_the_wait_ends_when_its_time_is_up_and_no_command_waits_for_ever_for_an_engine_that_is_gone():
-    with pytest.raises(Refused, match=r"has not ended within 0\.05 s; it goes on"):
+    with pytest.raises(Refused, match=r"has not ended within 0\.05 s; that ends the waiting only"):
         quickly(SUMMARY, timeout=0.05)
     with pytest.raises(Refused, match="No engine drives batch 1"):
         quickly({**SUMMARY, "engine": False}, engine_patience=0.05)
