@@ -138,7 +138,7 @@ def test_a_wait_outlives_a_database_and_a_job_cache_that_are_away_for_a_moment()
         follow("1", gone, None, None, poll=0.01, engine_patience=0.05)
 
 
-def test_ctrl_c_says_that_the_batch_goes_on_and_leaves_the_signal_as_it_was():
+def test_ctrl_c_says_that_only_the_waiting_ends_and_leaves_the_signal_as_it_was():
     shown = FORK.Event()
 
     class Telling(Terminal):
@@ -148,7 +148,7 @@ def test_ctrl_c_says_that_the_batch_goes_on_and_leaves_the_signal_as_it_was():
 
     def follow_it():
         before = signal.getsignal(signal.SIGINT)
-        with pytest.raises(Refused, match="Batch 1 goes on"):
+        with pytest.raises(Refused, match="ends the waiting only; .* 1 shows the batch again"):
             quickly(SUMMARY, timeout=300, display=Display(Telling()))
         return signal.getsignal(signal.SIGINT) is before
 
