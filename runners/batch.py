@@ -104,9 +104,9 @@ def start(tgt: object = None, fun: object = None, *args: object, **options: Any)
     :param str ret_config: as ``salt --return_config``.
     :param dict ret_kwargs: as ``salt --return_kwargs``.
     :param like: the jid of a batch, or of a job in the job cache, to run again. Target, function and options that are not
-        given are taken over, except ``start_at``. Arguments are taken over only with the function, ``tgt_type`` only with
-        the target. Keyword arguments that are given are added. The target is matched again. A user with limited rights needs
-        the right to that job on all its minions, as for ``batch.retry``.
+        given are taken over, except a ``start_at`` that has passed. Arguments are taken over only with the function,
+        ``tgt_type`` only with the target. Keyword arguments that are given are added. The target is matched again. A user
+        with limited rights needs the right to that job on all its minions, as for ``batch.retry``.
     :param bool preview: start nothing, and return what ``batch.preview`` returns.
     :param list arg: further arguments for the function, for callers that name everything, such as the API.
     :param dict kwarg: further keyword arguments for the function.
@@ -274,9 +274,10 @@ def minions(jid: object, state: object = None) -> catalog.Minions:
     Return ``{minion: {state, since, started, retcode}}`` of a batch, with ``group`` if it has groups. ``since`` is since
     when a minion is in its state, ``started`` when it said that it had begun the job, or else when it was sent to (None if
     it was not). ``seen`` is when an active minion was last seen to run the job. A lost minion has ``why``: what is known of
-    it; and ``begun``, if it is known to have begun the job. One that failed because it was away has ``why``, too. A minion
-    on which the job was retried has ``retry`` (the jid of the last batch that ran it there) and ``retry_state`` (how that
-    stands). Times are Unix time in seconds.
+    it; and ``begun``, if it is known to have begun the job. One that failed because it was away has ``why``, too. ``open``
+    is True while the batch has not ended on a minion: it may still send it the job, hand it over, or have its return. A
+    minion on which the job was retried has ``retry`` (the jid of the last batch for it) and ``retry_state`` (how that
+    stands; waiting: that batch may still send it the job). Times are Unix time in seconds.
 
     :param str jid: the batch's jid.
     :param str state: only minions in this state: pending, active, completed, failed, lost, offline, queued (job_retry owes
@@ -496,8 +497,8 @@ def watch(jid: object, timeout: object = None) -> catalog.Summary:
 @runner.verb
 def retry(jid: object, which: object = "failed") -> Any:
     """
-    Start a new batch on the minions on which a batch did not succeed, with the same job and options but ``start_at``, as
-    ``batch.start like=jid`` does.
+    Start a new batch on the minions on which a batch did not succeed, with the same job and options, but without a
+    ``start_at`` that has passed, as ``batch.start like=jid`` does.
 
     Returns the new batch's summary; its ``parent`` is ``jid``. A batch that still runs goes on beside its retry, which takes
     only minions on which it has ended.

@@ -293,8 +293,8 @@ def enqueue(jid: object, minions: object = None) -> Any:
     minions
         The minions that should get the job: a list, or names separated by commas. Default: all minions to which it was
         published and that have not returned it. A minion that has returned the job never gets it again. One that has begun
-        it, or may have, runs it again: look at the minion, and name only those that are to run it. Refused if one of
-        them belongs to a running batch and has not ended its job, or has got the job from a ``batch.retry``.
+        it, or may have, runs it again: look at the minion, and name only those that are to run it. Refused if a
+        batch has not ended on one of them, or if one has got the job from a ``batch.retry``.
 
     CLI Example:
 
@@ -492,13 +492,13 @@ def _refuse_for_batch(jid: str, named: list[str] | None) -> None:
     if batch is None:
         return
     names = batch.spec.minions if named is None else sorted(set(named).intersection(batch.spec.minions))
-    left = [name for name in names if name not in batch.outcomes]
-    if left and not batch.finished:
+    before = summary.minions(batch)
+    if left := [name for name in names if "open" in before[name]]:
         raise Refused(
             f"Job {jid} belongs to a batch that has not ended on {len(left)} of these minions: name only minions that have "
             "ended it, or wait until the batch has ended"
         )
-    before, stands = summary.minions(batch), summary.latest(batch, batches.retries(jid))
+    stands = summary.latest(batch, batches.retries(jid))
     for name in names:
         if before[name]["retcode"] is None and (later := stands[name][0]) != jid:
             raise Refused(f"{name} is in batch {later}, which retries job {jid} on it: name only other minions")

@@ -42,10 +42,10 @@ export function mendedBy({ retries = [], unmended = {} }) {
   return Object.keys(unmended).length ? undefined : retries.at(-1);
 }
 
-/** How many minions a retry could repeat, by state: those without success, but not what is queued nor what a retry has mended, and after the end those not reached. */
+/** How many minions a retry could repeat, by state: those without success, but not what is queued nor what a retry has mended; until the end the batch may still send to those that are away or not reached. */
 export function retriable(batch) {
   const left = batch.unmended ?? batch;
-  const states = [...UNSUCCESSFUL.filter((state) => state !== "queued"), ...(isOver(batch) ? ["pending"] : [])];
+  const states = [...UNSUCCESSFUL, "pending"].filter((state) => state !== "queued" && (isOver(batch) || !["offline", "pending"].includes(state)));
   return Object.fromEntries(states.filter((state) => left[state] > 0).map((state) => [state, left[state]]));
 }
 

@@ -181,7 +181,8 @@ def given_up(member: Member, spec: Spec) -> Outcome | None:
     verdict, unsure = member.verdict(spec.acks), member.outcome is known.Outcome.IN_DOUBT
     if verdict is Verdict.SILENT:
         # It may hang, and begin the job later. The retry queue asks it first, and then sends the same jid.
-        return Outcome.LOST if spec.offline != "queue" or member.begun_at or member.idle else Outcome.OFFLINE
+        may_have_begun = member.begun_at or member.idle or not spec.acks
+        return Outcome.LOST if spec.offline != "queue" or may_have_begun else Outcome.OFFLINE
     never_got_it = verdict in (Verdict.NEVER, Verdict.UNKNOWN) and member.resends < spec.probe_attempts
     may_be_unsent = unsure and verdict in (Verdict.NEVER, Verdict.UNKNOWN, Verdict.MAY_HAVE_BEGUN)
     # A kill that it has not answered may have reached the job before the minion said that it had begun.

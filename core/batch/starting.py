@@ -23,6 +23,7 @@ from saltext.jobs.core.batch.permission import CallerRights, load_of
 from saltext.jobs.core.batch.spec import NOT_KNOWN, OPTIONS, TRAVELLING, WITHOUT, Check, Spec
 from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.batch.summary import BAD, in_numbers, latest, unmended
+from saltext.jobs.core.batch.summary import minions as records_of
 from saltext.jobs.core.display.command import HIDDEN, divided, has_hidden
 from saltext.jobs.core.display.text import counted
 from saltext.jobs.core.errors import Refused
@@ -208,7 +209,8 @@ def check_of(opts: Mapping[str, Any], rights: CallerRights, check: Check) -> dic
 def of_batch(spec: Spec) -> dict[str, Any]:
     """Return what a batch was asked for, by the names of ``batch.start``."""
     told = {name: getattr(spec, name) for name in OPTIONS if getattr(spec, name) not in (None, "", (), {})}
-    told.pop("start_at", None)  # it holds for one batch only
+    if told.get("start_at", 0.0) < time.time() + 1.0:
+        told.pop("start_at", None)
     if spec.check:
         told["check"] = Check(**spec.check)
     job = {name: getattr(spec, name) for name in ("tgt", "fun", "tgt_type")}
@@ -246,7 +248,7 @@ def goes_on(batch: Batch) -> str:
     if batch.halted:
         return f"is stopping: it ends on {counted(len(batch.flights), 'minion')}, and sends to no more; retry them then"
     how = "is paused, and goes on later" if batch.paused else "still runs, and goes on by itself"
-    return f"{how} on {counted(len(batch.flights) + len(batch.pending), 'minion')}"
+    return f"{how} on {counted(sum('open' in record for record in records_of(batch).values()), 'minion')}"
 
 
 def next_batch(

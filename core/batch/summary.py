@@ -182,6 +182,11 @@ def minion_record(
     return {"state": state, "since": since, "started": started, "retcode": retcode, **more}
 
 
+#: Why a minion counts as offline in a batch that goes on.
+_AWAY = "no answer: it gets the job if it is back before the batch has ended"
+_SILENT = "was sent the job, and is silent: job_retry asks it once the batch has ended"
+
+
 def minions(batch: Batch) -> dict[str, dict[str, Any]]:
     """Return the minions of a batch as ``batch.minions`` does."""
     known = {minion: minion_record("pending", batch.created) for minion in batch.pending.in_order()}
@@ -195,9 +200,14 @@ def minions(batch: Batch) -> dict[str, dict[str, Any]]:
                 known[minion]["why"] = "was away, and did not get the job: offline=fail"
             elif member.ended is Outcome.LOST:
                 known[minion].update({"begun": True} if member.has_begun else {}, why=why_lost(member))
+            elif member.ended is Outcome.OFFLINE and not batch.finished and not batch.halted:
+                known[minion]["why"] = _SILENT if member.unanswered else _AWAY
     if batch.spec.groups:
         for minion, record in known.items():
             record["group"] = batch.spec.groups[batch.pending.group_of(minion)][0]
+    for record in () if batch.finished else known.values():
+        if record["retcode"] is None and record["state"] in ("pending", "active", "offline", "failed"):
+            record["open"] = True  # the batch may still send it the job, hand it over, or have its return
     return {minion: known[minion] for minion in sorted(known)}
 
 
@@ -350,8 +360,8 @@ def latest(batch: Batch, retries: Sequence[Batch]) -> dict[str, tuple[str, str]]
     found: dict[str, tuple[str, str]] = {}
     for one in (batch, *retries):
         for minion, record in minions(one).items():
-            state = record["state"] if one.finished or record["state"] != "pending" else "active"
-            # A batch of its family may have others; those that are pending or offline there have not run it again.
+            state = "waiting" if record.get("open") and record["state"] != "active" else record["state"]
+            # A batch of its family may have others; those that are pending or offline at its end have not run it again.
             if one is batch or (minion in found and state not in ("pending", "offline")):
                 found[minion] = one.spec.jid, state
     return found
@@ -360,4 +370,4 @@ def latest(batch: Batch, retries: Sequence[Batch]) -> dict[str, tuple[str, str]]
 def unmended(latest: Latest) -> dict[str, int]:
     """Return on how many minions a batch and its retries have not succeeded, by state."""
     states = collections.Counter(state for _, state in latest.values())
-    return {state: states[state] for state in (*BAD, "active", "pending") if states[state]}
+    return {state: states[state] for state in (*BAD, "active", "waiting", "pending") if states[state]}

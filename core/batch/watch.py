@@ -46,8 +46,7 @@ class Display:
         # Pace and forecast change all the time: a terminal redraws them, but they are not worth a new line.
         width = width_of_terminal(self._stream) - 1 if self._live else None
         left_out = () if self._live else ("rate", "eta_seconds", "created", "first_sent")
-        shown = {**summary, **dict.fromkeys(left_out)}
-        text = progress_line(shown, width)
+        text = progress_line({**summary, **dict.fromkeys(left_out)}, width)
         if text != self._last and self._live:
             self._write(text)
         elif text != self._last:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from saltext.jobs.core.batch.spec import OPTIONS
@@ -45,8 +47,10 @@ def test_every_option_is_shown_by_its_name(site):
     assert preview(asked_for(site, "*"), None, 1.0)["options"].keys() == OPTIONS.keys()
 
 
-def test_the_start_time_of_the_other_batch_is_not_taken_over(site):
-    assert same(site, of_batch(asked_for(site, "*", start_at="+90m"))).start_at is None
+def test_the_start_time_of_the_other_batch_is_taken_over_while_it_is_to_come(site):
+    first = asked_for(site, "*", start_at="+90m")
+    assert same(site, of_batch(first)).start_at == first.start_at
+    assert same(site, of_batch(dataclasses.replace(first, start_at=1.0))).start_at is None
 
 
 def test_a_given_option_replaces_that_of_the_other_batch(site):

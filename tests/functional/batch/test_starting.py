@@ -228,9 +228,11 @@ def test_a_retry_of_all_leaves_out_the_minions_to_which_job_retry_delivers_the_j
 
 def test_who_would_retry_a_batch_that_is_paused_or_stopping_is_told_what_becomes_of_the_rest(opts):
     bench = Bench(("1001", "web1", "web2"), "1")
+    bench.sent(missed=["1001"])  # which it is sent, if it shows a sign of life yet
     bench.sent()
-    for verb, told in (("pause", "is paused, and goes on later on 3"), ("stop", "is stopping: it ends on 1 minion")):
-        bench.tell(facts.Requested(verb))
+    states = {"pause": "is paused, and goes on later on 3", "stop": "is stopping: it ends on 1 minion"}
+    for verb, told in {"": "still runs, and goes on by itself on 3", **states}.items():
+        bench.tell(facts.Requested(verb) if verb else facts.Tick())
         with pytest.raises(Refused, match=f"; it {told}"):
             next_batch(opts, ROOT, bench.batch, ["all"])
 
@@ -252,7 +254,7 @@ def test_a_minion_that_a_retry_has_mended_is_in_no_further_retry_and_one_that_wa
     assert left() == ("1001",)  # the others may still be sent to
     with pytest.raises(Refused, match=f"^No .* {second} has ended as pending; it .* goes on by itself on 2 minions$"):
         next_batch(opts, ROOT, bench.batch, ["pending"])
-    assert Catalog(opts).find(first).summary["unmended"] == {"failed": 1, "active": 2}
+    assert Catalog(opts).find(first).summary["unmended"] == {"failed": 1, "active": 1, "waiting": 1}
     bench.sent(missed=["web1"])
     bench.sent()
     bench.returns("web2", retcode=1)

@@ -273,6 +273,8 @@ def test_a_retry_that_is_proposed_beside_minions_finds_some_and_runs_no_job_twic
     for states, which in (({"offline": 2}, "offline"), ({"lost": 1, "timed_out": 1, "killed": 1}, "timed_out,killed")):
         assert drawn(tables.minions, minions(**states), 100)[-1].endswith(f"(or retry which={which}, jobs.lookup_jid)")
     assert drawn(tables.minions, minions(lost=1))[-1].endswith("jobs.lookup_jid JID (or batch.retry which=lost)")
+    away = {"a": {**minions(offline=1)["offline0"], "open": True}}  # the batch may send to it yet
+    assert drawn(tables.minions, away)[-1] == "Next: salt-run batch.status JID (or jobs.lookup_jid)"
 
 
 def test_where_a_retry_has_mended_a_minion_that_is_said_and_no_further_retry_is_proposed():

@@ -148,7 +148,7 @@ def test_ctrl_c_says_that_only_the_waiting_ends_and_leaves_the_signal_as_it_was(
 
     def follow_it():
         before = signal.getsignal(signal.SIGINT)
-        with pytest.raises(Refused, match="ends the waiting only; .* 1 shows the batch again"):
+        with pytest.raises(Refused, match=r"ends the waiting only; .* 1 shows the batch again"):
             quickly(SUMMARY, timeout=300, display=Display(Telling()))
         return signal.getsignal(signal.SIGINT) is before
 

@@ -182,8 +182,8 @@ test("a batch is called by its name or ticket and what it runs", () => {
 });
 
 test("a retry is offered for the minions without success that no retry has mended, and never for queued ones", () => {
-  const halted = { state: "halted", failed: 3, lost: 1, queued: 2, pending: 4 };
-  assert.deepEqual(retriable(halted), { failed: 3, lost: 1, pending: 4 });
+  const halted = { state: "halted", failed: 3, lost: 1, offline: 5, queued: 2, pending: 4 };
+  assert.deepEqual(retriable(halted), { failed: 3, lost: 1, offline: 5, pending: 4 });
   assert.deepEqual(retriable({ ...halted, state: "running" }), { failed: 3, lost: 1 });
   assert.deepEqual(retriable({ ...halted, unmended: { failed: 1 } }), { failed: 1 });
   assert.deepEqual(retriable({ ...halted, unmended: {} }), {});
