@@ -259,8 +259,7 @@ def _recover(batch: Batch, fact: facts.Recovered, now: float) -> list[Effect]:
     batch.pending.ping_at, batch.pending.settled_at = now, fact.settled_at
     if batch.spec.presence == "ping" or fact.settled_at > now:
         batch.pending.await_signs()
-    master_may_have_ended = fact.taken_over or fact.settled_at > now
-    doubtful_since = batch.stepped_at - DOUBTFUL if master_may_have_ended else math.inf
+    doubtful_since = batch.stepped_at - DOUBTFUL if fact.taken_over or fact.settled_at > now else math.inf
     ending.doubt_silence(batch, fact, now)
     batch.publishing = ()
     for minion in batch.flights:

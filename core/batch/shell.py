@@ -20,7 +20,7 @@ from saltext.jobs.core.batch.pace import Rights
 from saltext.jobs.core.batch.spec import Spec
 from saltext.jobs.core.batch.state import Batch
 from saltext.jobs.core.batch.store import KEPT_ASIDE
-from saltext.jobs.core.batch.summary import OVER, summary, verdict, word
+from saltext.jobs.core.batch.summary import OVER, minions, summary, verdict, word
 from saltext.jobs.core.display.text import counted
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.engine.proof import Proof
@@ -219,11 +219,12 @@ class BatchShell:
         return live
 
     def _check_others(self, spec: Spec) -> None:
-        """Refuse a retry beside another one on its minions, and one of too many of a limited user. :raises ValueError:"""
-        others = [live.batch for live in self.live.values()]
-        for one in (one for one in others if spec.parent and one.spec.parent == spec.parent):
-            if frozenset(spec.minions).intersection((*one.flights, *one.pending.in_order())):
-                raise ValueError(f"batch {one.spec.jid} retries {spec.parent} on some of these minions at this moment")
+        """Refuse a retry of what another batch has not ended, and one of too many of a limited user. :raises ValueError:"""
+        others, job = [live.batch for live in self.live.values()], (spec.fun, spec.arg, spec.kwargs)
+        for one in (one for one in others if spec.parent and (one.spec.fun, one.spec.arg, one.spec.kwargs) == job):
+            stands = minions(one)
+            if any("open" in stands.get(name, ()) for name in spec.minions):
+                raise ValueError(f"batch {one.spec.jid} has not ended this job on some of these minions")
         mine = [one for one in others if one.spec.user == spec.user and not one.pace.publishes]
         if Rights(spec).limited and len(mine) >= MOST_WAITING:
             raise ValueError(f"{spec.user} has {MOST_WAITING} batches that have sent nothing yet, and limited rights")

@@ -105,8 +105,7 @@ def near(tables: Tables, low: str, high: str, minion: str) -> Iterator[str]:
         # Each query is short, however rare the minion is.
         ((last, number),) = tables.read(_WINDOW.format(sign, size), (high, low))
         if number:
-            found = tables.read(_NEAR.format(sign), (high, last, name, minion))
-            yield from (row[0] for row in found)
+            yield from (row[0] for row in tables.read(_NEAR.format(sign), (high, last, name, minion)))
         if number < size:
             return
         sign, high, size = "<", last, WINDOW

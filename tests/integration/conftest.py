@@ -148,8 +148,7 @@ def look_at(master, function, *args, **options):
 
 def returned_to(master, jid):
     """What the minions have returned, read from the job cache: ``jobs.lookup_jid`` makes two minions for each look."""
-    caches = salt.loader.returners(dict(master.config), {})
-    records = caches[f"{master.config['master_job_cache']}.get_jid"](jid)
+    records = salt.loader.returners(dict(master.config), {})[f"{master.config['master_job_cache']}.get_jid"](jid)
     return {minion: record["return"] for minion, record in records.items()}
 
 

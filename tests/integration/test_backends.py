@@ -135,8 +135,7 @@ class Site:
                 client.salt_user, client.key = user, login["key"]
             else:
                 login = {"username": user, "password": SECRET, "eauth": login["eauth"]}
-            more = {} if "key" in login else login
-            return client.run_job(tgt, fun, arg, listen=False, **more)["jid"]
+            return client.run_job(tgt, fun, arg, listen=False, **({} if "key" in login else login))["jid"]
         finally:
             client.destroy()
 

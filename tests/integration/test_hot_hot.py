@@ -160,8 +160,7 @@ def test_who_has_only_the_password_of_the_database_has_nothing_published(masters
             Key(Kind.ENTRY, owed, MINIONS[0]): entry.as_record(),
         }
         RetryStore(site_of(stranger)).write(more)
-        claimed = publish_of(owed, job.load, MINIONS[:1])
-        assert Writer(site_of(stranger)).append(claimed)
+        assert Writer(site_of(stranger)).append(publish_of(owed, job.load, MINIONS[:1]))
 
         kill(one)
         await_leader(two, two)

@@ -48,8 +48,7 @@ import salt.runner
 def start(gate):
     while not pathlib.Path(gate).exists():
         time.sleep(0.2)
-    client = salt.runner.RunnerClient(dict(__opts__))
-    client.cmd("batch.start", ["a1", "cmd.run_all", "id"], print_event=False)
+    salt.runner.RunnerClient(dict(__opts__)).cmd("batch.start", ["a1", "cmd.run_all", "id"], print_event=False)
     while True:
         time.sleep(60)
 """

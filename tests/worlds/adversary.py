@@ -176,8 +176,7 @@ class Adversary(Misfortunes, World):
         """A user loses a right, or regains it; or the right cannot be determined for a while."""
         user = self.random.choice(["publisher", *USERS])
         for users in self.random.choice([(self.denied,), (self.denied,), (self.unsure,)]):
-            what = "denied" if users is self.denied else "unsure"
-            self.truth.was[what][user] = self.now
+            self.truth.was["denied" if users is self.denied else "unsure"][user] = self.now
             if user in users:
                 users.discard(user)
             else:

@@ -14,6 +14,8 @@ import itertools
 import math
 import random
 
+from saltext.jobs.core.batch import summary
+from saltext.jobs.core.batch.catalog import Catalog
 from saltext.jobs.core.batch.spec import gates_of
 from saltext.jobs.core.engine.names import BATCH_MANAGER, JOB_RETRY
 from saltext.jobs.core.errors import PublishFailed
@@ -22,6 +24,7 @@ from saltext.jobs.core.ledger.batches import Kind
 from saltext.jobs.core.ledger.records import Published
 from saltext.jobs.core.master import events
 from saltext.jobs.core.retry.entry import ENDED, State
+from saltext.jobs.core.retry.store import owed_of
 from tests import many_worlds
 from tests.worlds.both import Both
 from tests.worlds.world import LATENCY, Misfortunes
@@ -38,6 +41,8 @@ CALM = 300.0
 _MINUTES = [f"{at // 60:02}:{at % 60:02}-{at // 60:02}:{at % 60 + 2:02}" for at in range(0, 180, 4)]
 TWO_OF_FOUR = "; ".join([*_MINUTES, "03:00-24:00"])
 SETTLED = ENDED | {State.HELD}
+#: The states of minions on which a retry runs nothing twice.
+SAFE = ("failed", "killed", "timed_out", "offline", "pending")
 
 
 class Together(Misfortunes, Both):
@@ -406,6 +411,36 @@ class Quiet(Together):
     LOSSES = (0.0,)
 
 
+class Retries(Together):
+    """Operators retry batches, running ones too, and retries, on all minions on which that is said to run nothing twice."""
+
+    KINDS = (*Together.KINDS, *("retry",) * 8)
+
+    def __init__(self, seed):
+        self.first = {}  # jid of a retry -> the batch from which it stems
+        super().__init__(seed)
+
+    def has_begun(self, name, jid, origin):
+        super().has_begun(name, jid, origin)
+        first = self.first.get(jid, jid)
+        for other in {first, *(each for each, its in self.first.items() if its == first)} - {jid}:
+            key = name, other
+            is_over = not self.runs[key] or key in self.returned or key in self.gone or self.signalled[key]
+            self.must(is_over, f"{(name, jid)} begins by {origin}, and {key} has begun, whose retry or parent it is")
+
+    def do_retry(self):
+        jid = self._batch()
+        catalog = Catalog(self.opts, owed=lambda jid: owed_of(self.opts, jid))
+        if jid and (batch := catalog.ours(jid)):
+            stands = summary.latest(batch, catalog.retries(jid))
+            names = [name for name, (_, state) in stands.items() if state in SAFE]
+            if names:
+                again = f"2027011400164{len(self.specs):07d}"
+                self.first[again] = self.first.get(jid, jid)
+                more = {"offline": batch.spec.offline, "presence": batch.spec.presence, "parent": jid}
+                self.begin(again, names, "2", lambda value: value is None and self.turned_down.add(again), **more)
+
+
 class Cuts(Together):
     """The power of the master is cut again and again, and both engines start anew."""
 
@@ -643,7 +678,7 @@ class Hell(Clocks, Cuts):
     KINDS = (*Clocks.KINDS, *("power",) * 3)
 
 
-PROFILES = (Together, Quiet, Cuts, Restarts, Freezes, Rollouts, Clocks, Hell)
+PROFILES = (Together, Quiet, Retries, Cuts, Restarts, Freezes, Rollouts, Clocks, Hell)
 
 
 if __name__ == "__main__":

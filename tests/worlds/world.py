@@ -433,8 +433,7 @@ class World:
 
     def later(self, delay, call, engine=True):
         """Call after ``delay`` seconds. A call of the engine is dropped if the engine is killed."""
-        loop = self.life if engine and self.life else self.virtual.loop
-        loop.call_later(delay, self._safely, call)
+        (self.life if engine and self.life else self.virtual.loop).call_later(delay, self._safely, call)
 
     def _safely(self, call):
         try:

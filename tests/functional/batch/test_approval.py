@@ -48,8 +48,7 @@ def batch(opts, approve_by, who=ROOT):  # noqa: F811
     ],
 )
 def test_a_user_who_is_named_may_approve(opts, approve_by, who):  # noqa: F811
-    made = batch(opts, approve_by, at_terminal("carl"))
-    CallerRights(opts, who).permit_approval(made)
+    CallerRights(opts, who).permit_approval(batch(opts, approve_by, at_terminal("carl")))
 
 
 @pytest.mark.parametrize(

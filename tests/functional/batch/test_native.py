@@ -57,8 +57,7 @@ def events_of(jid):
         {"tag": f"salt/batch/{jid}/{kind}", "data": {"jid": jid}}
         for kind in ("new", "progress", "stop", "recover", "halted", "complete", "paused", "resumed")
     ]
-    returned = {"tag": f"salt/job/{jid}/ret/a", "data": {"id": "a", "jid": jid, "return": 1, "retcode": 1}}
-    return [*lifecycle, returned]
+    return [*lifecycle, {"tag": f"salt/job/{jid}/ret/a", "data": {"id": "a", "jid": jid, "return": 1, "retcode": 1}}]
 
 
 @pytest.mark.parametrize("event", events_of(OURS.jid), ids=lambda event: event["tag"].split("/")[-1])

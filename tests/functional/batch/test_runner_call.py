@@ -90,8 +90,7 @@ def test_a_runner_is_called_with_its_arguments_as_on_a_command_line_wherever_the
 def test_a_runner_that_is_called_for_a_user_has_the_rights_of_that_user(call):
     anna = Caller("pam:root", ({"a*": ["test.*"]},), who=Identity(PASSWORD, "root", ("pam",)))
     assert call("survey.who", on_behalf=anna.limits()) == (["pam:root", [{"a*": ["test.*"]}], ["pam"]], True)
-    nobody = Caller("bert", ())
-    assert call("survey.who", on_behalf=nobody.limits()) == (["bert", [], None], True)
+    assert call("survey.who", on_behalf=Caller("bert", ()).limits()) == (["bert", [], None], True)
     assert call("survey.who", on_behalf=Caller("root").limits()) == (["root", None, []], True)
 
 

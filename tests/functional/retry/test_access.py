@@ -194,8 +194,7 @@ def test_the_access_lists_of_the_authenticated_user_count_and_no_name(opts, kind
 
 def test_a_backend_that_a_load_names_beside_a_token_counts_for_nothing(opts):
     accept(opts, "a")
-    says = {"eauth": "pam", "username": "boss"}
-    assert set(standing_of(opts, TOKEN, "root", "file", options=says).denied) == {"a"}
+    assert set(standing_of(opts, TOKEN, "root", "file", options={"eauth": "pam", "username": "boss"}).denied) == {"a"}
 
 
 @pytest.mark.parametrize(("kind", "backends"), [(ABOVE, []), (TOKEN, [])])

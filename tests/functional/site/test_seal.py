@@ -167,8 +167,7 @@ def test_a_publish_that_no_master_has_logged_is_none(opts, stranger, sql, refuse
     reader = Reader(ours)
     reader.read()  # it begins at the end
     genuine = records.Returned(JID, MINION, "test.ping", 0, 1.0)
-    forged = records.publish_of(JID, {"fun": "cmd.run", "user": "root"}, [MINION])
-    assert Writer(stranger).append(forged)
+    assert Writer(stranger).append(records.publish_of(JID, {"fun": "cmd.run", "user": "root"}, [MINION]))
     sql("INSERT INTO saltext_jobs_log SELECT max(place) + 1, '1', '', '', 'plain' FROM saltext_jobs_log")
     assert Writer(ours).append(genuine)
     news = reader.read()

@@ -693,8 +693,7 @@ class TestPostgresql(ServerContract):
         answers = in_processes(4, work)
         assert [sum(stored) for stored in zip(*answers, strict=True)] == [1] * len(jids)
         for number, jid in enumerate(jids):
-            winner = [stored[number] for stored in answers].index(True)
-            assert Returner(opts).get_jid(jid)["web1"]["return"] == winner
+            assert Returner(opts).get_jid(jid)["web1"]["return"] == [stored[number] for stored in answers].index(True)
 
 
 @pytest.mark.story

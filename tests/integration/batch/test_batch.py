@@ -210,8 +210,7 @@ def test_a_job_that_hangs_is_ended_and_the_batch_goes_on(run, finish, master, tm
     (late,) = run("batch.minions", found["jid"], "state=timed_out")
     assert salt_cli(master, late, "saltutil.find_job", found["jid"]).data == {}
     assert not [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", "3456"]]
-    again = run("batch.retry", found["jid"], "which=timed_out")
-    assert run("batch.wait", again["jid"])["completed"] == 1
+    assert run("batch.wait", run("batch.retry", found["jid"], "which=timed_out")["jid"])["completed"] == 1
 
 
 @pytest.mark.story

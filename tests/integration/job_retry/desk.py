@@ -47,8 +47,7 @@ class Desk:
 
     def run(self, function, *args, **kwargs):
         """Call a runner function."""
-        runners = self._runners if self._alone else salt.loader.runner(self.opts)
-        return runners[function](*args, **kwargs)
+        return (self._runners if self._alone else salt.loader.runner(self.opts))[function](*args, **kwargs)
 
     def fire(self, tag, data):
         """Put an event on the master's bus, as a minion can."""
@@ -56,8 +55,7 @@ class Desk:
 
     def publish(self, fun, *args, tgt="*", **options):
         """Publish a job as ``salt --async`` does, and return its jid."""
-        answer = self.client.run_job(tgt, fun, list(args), listen=False, **options)
-        return answer["jid"]
+        return self.client.run_job(tgt, fun, list(args), listen=False, **options)["jid"]
 
     def ask(self, tgt, fun, *args):
         """Run a function on one minion and return what it returns."""

@@ -52,8 +52,6 @@ def counted(desk, tmp_path):
     return publish
 
 
-# -- the engine dies ---------------------------------------------------------------------------------------------------
-
 #: Points at which the engine is killed, with what is known by then.
 DEATHS_WHILE_QUEUEING = [
     "before entry 1",  # it is decided that the job is owed, and nothing is stored

@@ -158,8 +158,7 @@ class FakeMaster:
 
     def finish(self, minion, fun, jid):
         del minion.runs[jid]
-        load = {"jid": jid, "id": minion.name, "fun": fun, "retcode": minion.retcode}
-        self.cache.store_return(load)
+        self.cache.store_return({"jid": jid, "id": minion.name, "fun": fun, "retcode": minion.retcode})
         self.returns(minion, jid, fun, "done", minion.retcode)
 
     def returns(self, minion, jid, fun, value, retcode=0):
@@ -210,8 +209,7 @@ class FakeCache:
         if jid in self.answered:
             self.answered[jid][minion] = value, retcode
         if jid in self.asked:
-            said = {"fun": fun, "return": value, "retcode": retcode}
-            self.append(return_of(jid, minion, said, asked=True))
+            self.append(return_of(jid, minion, {"fun": fun, "return": value, "retcode": retcode}, asked=True))
 
     def append(self, record):
         if self.log is not None:

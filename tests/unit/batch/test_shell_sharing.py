@@ -83,9 +83,6 @@ def test_returns_that_come_one_by_one_lead_to_few_publishes(tmp_path):
     assert published < 300, published  # of 600 minions that were sent to
 
 
-# -- what is promised and not taken, and engines with other options ----------------------------------------------------
-
-
 def test_room_that_a_batch_does_not_take_after_all_goes_to_the_next_one(tmp_path):
     names = [FakeMinion("a", seconds=400.0), *map(FakeMinion, "bc")]
     with ShellBench(tmp_path, names, max_in_flight=1) as bench:

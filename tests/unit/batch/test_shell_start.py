@@ -229,13 +229,13 @@ def test_a_user_with_limited_rights_leaves_few_batches_waiting_and_others_as_man
 def test_two_retries_that_are_asked_for_at_once_are_one_but_on_other_minions(bench):
     bench.restart(disk_worker=Slow())
     asked = {
-        jid: bench.ask("start", spec=spec(names, "1", jid=jid, parent=JID, fun="state.apply").as_dict())
-        for jid, names in (("11", "ab"), ("12", "bc"), ("13", "d"))
+        jid: bench.ask("start", spec=spec(names, "1", jid=jid, parent=parent, fun="state.apply").as_dict())
+        for jid, names, parent in (("11", "ab", JID), ("12", "bc", "a retry"), ("13", "d", JID))
     }
     bench.run(30.0)
     told = {jid: bench.inbox.replies[each] for jid, each in asked.items()}
     assert [kind for kind, _ in told.values()] == ["answer", "refuse", "answer"]
-    assert told["12"][1] == f"batch 11 retries {JID} on some of these minions at this moment"
+    assert told["12"][1] == "batch 11 has not ended this job on some of these minions"
 
 
 def test_what_changes_while_a_slow_disk_is_written_to_is_written_soon_after(tmp_path):

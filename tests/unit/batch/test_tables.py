@@ -23,8 +23,7 @@ def standing(**more):
     counts = {"total": 104, "completed": 38, "active": 10, "pending": 50, "failed": 2, "offline": 4}
     counts |= dict.fromkeys(("lost", "killed", "timed_out"), 0) | dict.fromkeys(("paused_by", "paused_reason"))
     times = {"created": NOW - 200, "last_progress": NOW - 4, "rate": 12.0, "eta_seconds": 300.0, "finished": None}
-    pace = {"batch_size": 10, "stage": 2, "stages": 3, "publishes": 2, "options": {}}
-    known = {**about, **counts, **times, **pace}
+    known = {**about, **counts, **times, "batch_size": 10, "stage": 2, "stages": 3, "publishes": 2, "options": {}}
     found = summary.summary(Batch(spec(), NOW), NOW)
     assert known.keys() <= found.keys()
     return {**found, **known, "engine": True, **more}

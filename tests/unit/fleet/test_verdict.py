@@ -75,8 +75,7 @@ LIVES, ENDS, DOWN = (
 
 def twice(first, evidence=NOTHING, lives=None):
     evidence = dataclasses.replace(evidence, lives={ENGINE: lives or LIVES})
-    second = ran(begun=50.0, end=51.0, number=2, stored=False)
-    return verdict.twice(truth_of(first, second), {JID}, ENGINE, evidence)
+    return verdict.twice(truth_of(first, ran(begun=50.0, end=51.0, number=2, stored=False)), {JID}, ENGINE, evidence)
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,6 @@ def test_an_invalid_name_of_a_function_names_none(fun, name):
     assert events.fact_of(f"salt/job/{JID}/ret/a", {"jid": JID, "id": "a", "fun": fun}).fun == name
 
 
-# -- any value in any field --------------------------------------------------------------------------------------------
-
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.just(JID) | st.just("a"),
     lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers() | st.binary(), inner),

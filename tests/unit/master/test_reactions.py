@@ -42,9 +42,6 @@ def test_invented_names_take_a_bounded_amount_of_memory(steady):
     assert len(counted) <= 10_000
 
 
-# -- the files themselves ----------------------------------------------------------------------------------------------
-
-
 class Large(dict):
     """A large payload of an event, which counts how often it is read as a whole."""
 

@@ -69,7 +69,6 @@ def test_a_window_counts_as_shut_while_it_is_not_known_when_it_opens():
 
 def test_a_clock_that_was_set_is_heeded_within_minutes():
     world = away(**NIGHT)
-    ahead = TWO - world.now
-    world.clock_ahead = ahead
+    world.clock_ahead = TWO - world.now
     world.run(700)
     assert world.runs["b", "j1"] == 1

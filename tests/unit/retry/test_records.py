@@ -17,9 +17,6 @@ def keeper(**options):
     return world
 
 
-# -- from start to end -------------------------------------------------------------------------------------------------
-
-
 def takes_its_minion_down(world, delay):
     """Have minion b go down so many seconds after it has begun a job, and start again."""
     deliver = world.deliver

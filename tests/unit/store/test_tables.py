@@ -65,9 +65,6 @@ def test_a_list_that_has_more_says_how_to_go_on():
     assert found([], JID) == ["No job was found.", f"There are more: search on with after={JID}"]
 
 
-# -- what became of one job, what runs, and the last result of each minion ------------------------------------------------
-
-
 def test_the_outcome_of_a_job_names_missing_and_owed_minions_and_the_reasons():
     group = {"count": 2, "state": "failed", "retcode": 1, "text": "disk full", "minions": ["web1", "web2"]}
     told = {"jid": JID, "fun": "state.apply", "arguments": ["nginx"], "tgt": "web*", "tgt_type": "glob", "user": "anna"}
