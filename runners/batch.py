@@ -522,8 +522,11 @@ def retry(jid: object, which: object = "failed") -> Any:
     batches = _catalog()
     batch = batches.need(kinds.jid(jid))
     retries = batches.retries(batch.spec.jid)
-    started = _start(starting.next_batch(__opts__, _rights().who, batch, which, retries))
-    unsent = summary.unmended(summary.latest(batch, retries)).get("pending", 0)
+    spec = starting.next_batch(__opts__, _rights().who, batch, which, retries)
+    started, stands = _start(spec), summary.latest(batch, retries)
+    unsent = summary.unmended(stands).get("pending", 0)
+    if lost := [name for name in spec.minions if stands[name][1] == "lost"]:
+        runner.note(globals(), f"The job may run a second time on {counted(len(lost), 'lost minion')}")
     if not batch.finished:
         runner.note(globals(), f"Batch {batch.spec.jid} {starting.goes_on(batch)}")
     elif unsent and not {"all", "pending"}.intersection(which):

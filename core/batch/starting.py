@@ -244,11 +244,9 @@ def asked_again(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
 
 
 def goes_on(batch: Batch) -> str:
-    """Return what becomes of the minions on which a batch has not ended."""
-    if batch.halted:
-        return f"is stopping: it ends on {counted(len(batch.flights), 'minion')}, and sends to no more; retry them then"
-    how = "is paused, and goes on later" if batch.paused else "still runs, and goes on by itself"
-    return f"{how} on {counted(sum('open' in record for record in records_of(batch).values()), 'minion')}"
+    """Return on how many minions a batch has not ended. Whether and when it goes on there, its status says."""
+    count = sum("open" in record for record in records_of(batch).values())
+    return f"has not ended on {counted(count, 'minion')}; batch.status {batch.spec.jid} says how it stands"
 
 
 def next_batch(

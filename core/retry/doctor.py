@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from saltext.jobs.core import compat
-from saltext.jobs.core.display.text import some
+from saltext.jobs.core.display.text import counted, some
 from saltext.jobs.core.engine import findings
 from saltext.jobs.core.engine.names import JOB_RETRY
 from saltext.jobs.core.errors import SettingsError
@@ -86,15 +86,16 @@ def _about_owed(opts: Mapping[str, Any], settings: RetrySettings) -> Iterator[Fi
     syndics = {path.name for path in pathlib.Path(opts["cachedir"], "syndics").glob("*")}  # by Salt's master
     accepted, _ = compat.minion_keys(opts)
     owed, loads, keyless, late = collections.Counter[str](), dict[str, int](), set[str](), set[str]()
-    entries = 0
+    states = collections.Counter[State]()
     for entry, job in RetryStore(site_of(opts)).entries():
-        entries, loads[job.jid] = entries + 1, job.kilobytes
+        states[entry.state] += 1
+        loads[job.jid] = job.kilobytes
         owed[entry.minion] += entry.state not in ENDED
         is_late = 2 * now > entry.queued + entry.expires_at and hours_of(job.limits, settings) is None
         if entry.state is State.PENDING and (is_late or entry.minion not in accepted):
             (late if entry.minion in accepted else keyless).add(entry.minion)
     full = {minion for minion, many in owed.items() if many >= settings.max_queue_per_minion}
-    if entries + sum(loads.values()) >= settings.max_queue:
+    if states.total() + sum(loads.values()) >= settings.max_queue:
         yield fault("queue-full", "max_queue is reached: no further job is kept", "raise it, or cancel entries")
     elif full:
         told = f"max_queue_per_minion is reached: no further job is kept for {some(sorted(full), 5)}"
@@ -105,6 +106,9 @@ def _about_owed(opts: Mapping[str, Any], settings: RetrySettings) -> Iterator[Fi
     if keyless:
         told = f"{some(sorted(keyless), 5)}: jobs are owed to it, and its key is not accepted"
         yield fault("owed-without-key", told, "accept it, or job_retry.cancel minion=ID")
+    if stuck := states[State.HELD] + states[State.DEAD]:
+        told = f"{counted(stuck, 'entry', 'entries')} held or dead: a person has to decide"
+        yield advice("undecided", told, "job_retry.list state=held,dead")
     if late:
         yield advice(
             "owed-for-long",

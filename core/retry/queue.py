@@ -36,8 +36,7 @@ BELIEVED, _THERE = 600.0, 30.0
 def hours_of(limits: Limits, settings: RetrySettings) -> Hours | None:
     """Return a job's window: its own, else that of the options; None if it may be sent at any time."""
     window = settings.window if limits.window is None else limits.window
-    timezone = settings.timezone if limits.timezone is None else limits.timezone
-    return (window, timezone) if window else None
+    return (window, settings.timezone if limits.timezone is None else limits.timezone) if window else None
 
 
 @dataclass(slots=True, eq=False)
@@ -118,8 +117,7 @@ class Queue:
         backlog, job = self.backlogs[entry.minion], self.jobs[entry.jid]
         newest = max(entry.queued, backlog.started, self.republished.get(entry.jid, 0.0))
         is_told = newest < backlog.free_at and self.now < backlog.free_at + BELIEVED
-        is_new = entry.state is State.PENDING and entry.sent_at is None
-        return is_told and is_new and (job.by_id or entry.named)
+        return is_told and entry.state is State.PENDING and entry.sent_at is None and (job.by_id or entry.named)
 
     # -- entries come and go ------------------------------------------------------------------------------------------
 

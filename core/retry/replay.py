@@ -335,8 +335,7 @@ class Replays:
 
     def sent(self, publish: facts.Publish, missed: frozenset[str]) -> None:
         for entry in self._queue.at(publish.jid, publish.minions, Step.SENDING):
-            outcome = Evidence.MISSED if entry.minion in missed else Evidence.PUBLISHED
-            entry.known.take(outcome, self._queue.now)
+            entry.known.take(Evidence.MISSED if entry.minion in missed else Evidence.PUBLISHED, self._queue.now)
             self._decide(entry)
 
     def failed(self, fact: facts.Failed) -> None:

@@ -101,14 +101,15 @@ def _told(says: str, none: str = "No entry is in these states.") -> Callable[[in
 
 
 _ASKED = "the minions are asked first, and get the jobs if they answer"
+_AGAIN = f"{_ASKED}; one that has begun the job runs it again"
 #: What shows the answers that are a number of entries, by verb.
 ANSWERS = {
     "enqueue": _told(
-        f"queued: {_ASKED}; one that has begun the job runs it again",
+        f"queued: {_AGAIN}",
         "Nothing is queued anew: each minion has returned the job or is owed it already.",
     ),
     "replay": _told(f"waiting: {_ASKED}"),
-    "retry": _told(f"tried again: {_ASKED}"),
+    "retry": _told(f"tried again: {_AGAIN}"),
     "cancel": _told("cancelled"),
     "purge": _told("forgotten"),
 }

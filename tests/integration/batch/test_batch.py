@@ -98,7 +98,7 @@ def test_a_batch_that_still_runs_is_retried_where_it_has_failed_and_is_mended_wh
     jid = run("batch.start", "b[12]", "cmd.run", job, "batch=2", "presence=none")["jid"]
     wait_for(lambda: look("batch.status", jid)["failed"] == 1, what="one has failed")
     again = command("batch.retry", jid, "which=failed,killed")
-    assert f"Batch {jid} still runs, and goes on by itself on 1 minion" in again.stderr
+    assert f"Batch {jid} has not ended on 1 minion" in again.stderr
     (tmp_path / "go").touch()
     assert [finished(look, one)["completed"] for one in (again.data["jid"], jid)] == [1, 1]
     assert jid in [one["jid"] for one in run("batch.list", "state=mended")]
@@ -132,7 +132,7 @@ def test_an_absent_minion_can_get_the_job_later_under_the_batch_s_jid(command, r
 
 @pytest.mark.story
 def test_a_minion_without_a_process_for_the_ping_gets_the_job_when_it_has_one_while_the_batch_runs(
-    run, look, master, tmp_path
+    run, command, look, master, tmp_path
 ):
     begun, free, ran = tmp_path / "begun", tmp_path / "free", tmp_path / "ran"
     with minions(master, "busy", process_count_max=1), salt.client.LocalClient(mopts=dict(master.config)) as client:
@@ -142,6 +142,7 @@ def test_a_minion_without_a_process_for_the_ping_gets_the_job_when_it_has_one_wh
         batch = ["tgt_type=list", "batch=2", *timeouts(1)]
         jid = run("batch.start", "b1,busy", "cmd.run", both, *batch)["jid"]
         wait_for(lambda: look("batch.status", jid)["offline"] == 1, what="it has answered no ping")
+        assert "has not ended on 2 minions" in command("batch.retry", jid, "which=offline").stderr
         free.touch()
         assert finished(look, jid)["completed"] == 2
     assert len(ran.read_text().splitlines()) == 2

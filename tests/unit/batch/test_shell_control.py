@@ -180,8 +180,7 @@ def test_a_check_is_of_those_of_the_stage_that_have_completed(tmp_path):
             minion.answers["service.status"] = (True, 0)
         bench.begin("abcdef", "1,3,100%", check=FUNCTION)
         assert bench.end().halted is None
-        checked = ["".join(names) for fun, names in bench.master.published if fun == "service.status"]
-        assert checked == ["a", "cd"]
+        assert ["".join(names) for fun, names in bench.master.published if fun == "service.status"] == ["a", "cd"]
 
 
 # -- rights ------------------------------------------------------------------------------------------------------------

@@ -88,8 +88,7 @@ def test_a_minion_too_busy_to_answer_gets_the_job_once_it_returns_anything_while
     with ShellBench(tmp_path, [FakeMinion("a", there=False), FakeMinion("b", 60.0)], logged=True) as bench:
         bench.begin("ab", "2", presence="ping", offline=offline, **QUICK)
         assert bench.run(30, lambda: "a" in bench.states()), "it was left out"
-        busy = bench.master.minions["a"]
-        busy.there = True
+        bench.master.minions["a"].there = True
         bench.master.cache.store_return({"jid": "20260516101112000000", "id": "a", "fun": "other.job", "retcode": 0})
         bench.run(5)
         bench.restart()
