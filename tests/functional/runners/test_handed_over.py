@@ -23,6 +23,7 @@ from saltext.jobs.core.retry.store import owed_of
 from tests.functional.batch.test_starting import ROOT
 from tests.functional.options import options_in
 from tests.functional.retry.records import JID, accept, changes, queue_of, record_of, returners, snapshot_of
+from tests.leading import leading
 from tests.unit.batch.bench import Bench
 
 
@@ -84,9 +85,9 @@ def test_a_minion_is_queued_before_the_engine_of_the_queue_has_taken_it(opts):
 
 
 def test_a_wait_for_a_batch_ends_when_the_queue_has_answered_what_was_handed_over(opts, monkeypatch):
-    monkeypatch.setattr(requests, "is_running", lambda opts, engine: True)
     monkeypatch.setattr(time, "sleep", lambda seconds: owe(opts, a="cancelled", b="pending"))
-    found = run(opts, "batch.wait", JID)
+    with leading(opts, JOB_RETRY):
+        found = run(opts, "batch.wait", JID)
     assert (found["offline"], found["queued"]) == (1, 1)
 
 

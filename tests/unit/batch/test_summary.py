@@ -122,8 +122,7 @@ def test_how_long_a_batch_takes_goes_by_the_run_time_and_the_size(tmp_path):
     ],
 )
 def test_a_preview_says_in_a_sentence_how_the_batch_would_go_on(asked, told):
-    names = "abcdefg"[: int(told[0])]
-    assert batch_summary.preview(spec(names, **asked), None, 86400.0)["sentence"] == told
+    assert batch_summary.preview(spec("abcdefg"[: int(told[0])], **asked), None, 86400.0)["sentence"] == told
 
 
 @pytest.mark.parametrize(
