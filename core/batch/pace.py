@@ -217,7 +217,7 @@ _SENTENCES = {
     PausedBy.OPERATOR: ("paused", "paused by "),
     PausedBy.PUBLISH: ("publishes failed", ""),
     PausedBy.PERMISSION: ("its owner may not run it any more", ""),
-    PausedBy.APPROVAL: ("waits for approval", "waits for approval: "),
+    PausedBy.APPROVAL: ("waits for approval", "waits for approval by "),
     PausedBy.WINDOW: ("outside its window", "when it may send is not known: "),
     PausedBy.START: ("before its start time", "when it may send is not known: "),
     PausedBy.RIGHTS: (_UNKNOWN, f"{_UNKNOWN}: "),

@@ -258,7 +258,7 @@ class Batch(Part):
         if self.paused or self.halted or self.finished or not (self.pending or self.pace.to_approve):
             return self.paused
         if self.pace.to_approve:
-            return Pause(PausedBy.APPROVAL)
+            return Pause(PausedBy.APPROVAL, ", ".join(self.spec.approve_by))
         if self.schedule.bounded and not self.schedule.open:
             return self.schedule.pause()
         return Pause(PausedBy.RIGHTS, self.rights.trouble) if self.rights.trouble else None

@@ -167,7 +167,8 @@ def _seconds_left(batch: Batch, numbers: Mapping[str, Any]) -> float | None:
     usual, left = batch.pace.usual, numbers["active"] + (0 if batch.halted else numbers["pending"])
     if batch.finished or batch.killing or batch.state == "paused" or batch.blocked() or not (usual and left):
         return None
-    if _ran(numbers) < batch.pace.size:  # the first to return are the quickest: they tell little of the others
+    # The first to return are the quickest: they tell little of the others. For how long a check runs is not known.
+    if _ran(numbers) < batch.pace.size or batch.pace.checking is not None:
         return None
     return float(f"{(usual + batch.spec.batch_wait) * max(1.0, left / batch.pace.size):.2g}")
 

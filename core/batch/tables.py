@@ -116,7 +116,6 @@ def _particulars(batch: Row, page: Page) -> list[tuple[str, Any]]:
         ("halted", summary.why_halted(batch)),
         ("stopped by", batch.get("stopped_by") if batch.get("halted_reason") != "stop" else None),
         (summary.word(batch), summary.waits(batch, page.when)),
-        ("to be approved by", options.get("approve_by") if batch.get("approve") is not None else None),
         ("engine", summary.engine_trouble(batch)),
         ("a check", "is under way" if batch.get("check") and batch.get("approve") is None else None),
         ("left out, with no grains and pillar at the master", batch.get("unsure")),
