@@ -76,8 +76,7 @@ def test_a_user_who_is_not_named_may_not_approve(opts, approve_by, who):  # noqa
 
 def test_a_group_may_approve(opts):  # noqa: F811
     me = getpass.getuser()
-    group = grp.getgrgid(os.getgid()).gr_name
-    made = batch(opts, f"%{group}", at_terminal("carl"))
+    made = batch(opts, f"%{grp.getgrgid(os.getgid()).gr_name}", at_terminal("carl"))
     CallerRights(opts, at_terminal(me)).permit_approval(made)
     CallerRights(opts, user(me, "pam", shown=f"pam:{me}")).permit_approval(made)
     with pytest.raises(Refused, match="may not approve"):
@@ -86,16 +85,18 @@ def test_a_group_may_approve(opts):  # noqa: F811
 
 @pytest.mark.parametrize("who", [ROOT, user("root", "pam", shown="pam:root"), at_terminal("root", SUDO)])
 def test_the_user_who_started_a_batch_may_not_approve_it_even_if_named(opts, who):  # noqa: F811
+    made = batch(opts, "root,pam:root,anna")
+    made.pace.checking = 0
+    assert made.waits_for().reason == "waits for approval by root, pam:root, anna"
     with pytest.raises(Refused, match="another user has to approve it"):
-        CallerRights(opts, who).permit_approval(batch(opts, "root,pam:root,anna"))
+        CallerRights(opts, who).permit_approval(made)
 
 
 @pytest.mark.parametrize("name", ["Anna", "ANNA", " anna", "anna "])
 def test_the_user_who_started_a_batch_may_not_approve_it_under_another_spelling_of_their_name(opts, name):  # noqa: F811
     starter = Caller(name, ("test.*",), who=Identity(PASSWORD, name, ("ldap",)))
-    made = batch(opts, f"anna,bert,{name}", starter)
     with pytest.raises(Refused, match="another user has to approve it"):
-        CallerRights(opts, ANNA).permit_approval(made)
+        CallerRights(opts, ANNA).permit_approval(batch(opts, f"anna,bert,{name}", starter))
     with pytest.raises(Refused, match="names no user but"):
         batch(opts, "anna", starter)
 

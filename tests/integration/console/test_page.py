@@ -183,8 +183,7 @@ def test_a_login_that_has_ended_at_the_api_asks_for_another(page, api):
 
 
 def test_each_view_is_read_once_and_then_follows_the_events(page, api):
-    batch = summary(completed=2, active=3, pending=5)
-    has_batch(api, batch, {})
+    has_batch(api, summary(completed=2, active=3, pending=5), {})
     page.enter(api.login())
     page.wait_text("2 of 10", "tbody")
     api.calls.clear()
