@@ -118,8 +118,7 @@ def test_a_request_that_cannot_be_answered_yet_is_kept_until_it_can_be_and_is_no
 
 def test_a_database_that_cannot_be_used_is_named_once_a_minute_however_often_it_is_read(opts, loop, tmp_path, caplog):
     (tmp_path / "cache").write_text("no directory")
-    service = serving(loop, opts, {})
-    service.take()
+    serving(loop, opts, {}).take()
     (record,) = caplog.records
     assert record.getMessage().startswith("The requests cannot be taken now; trying again later: ")
 

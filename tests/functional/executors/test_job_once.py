@@ -444,8 +444,7 @@ def test_no_other_user_may_put_records_there_under_any_umask_of_the_minion(tmp_p
     finally:
         os.umask(before)
     (path,) = minion.records()
-    modes = [each.stat().st_mode & 0o777 for each in (path, path.parent, path.parent.parent)]
-    assert modes == [0o600, 0o700, 0o755]
+    assert [each.stat().st_mode & 0o777 for each in (path, path.parent, path.parent.parent)] == [0o600, 0o700, 0o755]
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

@@ -127,8 +127,7 @@ class Stage:
         self.recipient = ToReturner(self.returner, self.opts, self.settings)
         self.consumer = Consumer(self.loop, "one", self.recipient, outbox_of(self.tables, "one"), Pipeline(tries))
         bus = Bus()
-        service = Service(self.opts, JOB_RECORDER, self.loop)
-        self.shell = RecorderShell(self.loop, bus, service, [self.consumer])
+        self.shell = RecorderShell(self.loop, bus, Service(self.opts, JOB_RECORDER, self.loop), [self.consumer])
         self.shell.start()
         self._is_closed = False
         assert self.until(lambda: self.consumer.looks or self.figures["trouble"])

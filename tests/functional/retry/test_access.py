@@ -135,8 +135,7 @@ def of(load, **options):
 
 @pytest.mark.parametrize("eauth", ["ldap", "restish"])
 def test_rights_that_only_the_password_tells_are_not_known_and_not_denied(backends, eauth):
-    load = by(PASSWORD, "ann", eauth)
-    assert of(load, **backends) == Standing(
+    assert of(by(PASSWORD, "ann", eauth), **backends) == Standing(
         unsure={
             "a": f"whether ann may still publish state.apply is not known: eauth {eauth} tells it with the password only"
         }

@@ -207,8 +207,7 @@ class Contract:
 
     def test_a_run_under_a_borrowed_jid_is_no_return_of_the_job(self, job_cache, caplog):
         job_cache.save_load(JID, LOAD, minions=["web1", "web2"])
-        borrower = {**LOAD, "fun": "test.ping", "arg": [], "user": "anna"}
-        job_cache.save_load(JID, borrower, minions=["web1"])
+        job_cache.save_load(JID, {**LOAD, "fun": "test.ping", "arg": [], "user": "anna"}, minions=["web1"])
         assert job_cache.returner(a_return("web1", fun="test.ping", fun_args=[])) is False
         assert f"web1 has run test.ping under the jid {JID} of a job that runs state.apply" in caplog.text
         assert "anna (test.ping)" in caplog.text

@@ -348,8 +348,7 @@ class TestLogins:
         assert banks_of(good).tables.read("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") == [(True,)]
         (tmp_path / "pgpass").write_text("127.0.0.1:*:*:strict:s3cret\n")
         os.chmod(tmp_path / "pgpass", 0o600)
-        by_file = {**good, "postgresql.password": "", "postgresql.dsn": f"passfile={tmp_path}/pgpass"}
-        assert _works(by_file)
+        assert _works({**good, "postgresql.password": "", "postgresql.dsn": f"passfile={tmp_path}/pgpass"})
         (tmp_path / "other.crt").write_text("")
         for wrong, why in (
             ({"postgresql.password": "wr0ng"}, "password authentication failed"),

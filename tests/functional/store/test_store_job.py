@@ -74,8 +74,7 @@ def test_a_return_leaves_the_published_load_alone(master, opts):
 
 
 def test_no_load_says_itself_who_has_published_it(master):
-    claimed = Identity(MASTER, "root").as_record()
-    call(master, "save_load", JID, {**LOAD, WHO: claimed}, minions=["web1"])
+    call(master, "save_load", JID, {**LOAD, WHO: Identity(MASTER, "root").as_record()}, minions=["web1"])
     assert WHO not in call(master, "get_load", JID)
 
 

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from saltext.jobs.core.batch.member import Member, Outcome, given_up
 from saltext.jobs.core.batch.spec import (
     NOT_KNOWN,
     OPTIONS,
@@ -22,6 +23,7 @@ from saltext.jobs.core.batch.spec import (
     parse_by,
     sizes_of,
 )
+from saltext.jobs.core.delivery.known import Evidence
 from saltext.jobs.core.errors import Refused
 from tests.unit.batch.bench import spec
 
@@ -177,3 +179,9 @@ def test_sizes_and_a_budget_in_per_cent_are_of_each_group_and_a_budget_that_is_a
     stages = [Stage(0, 1, 1), Stage(0, 2, math.inf), Stage(1, 1, 1), Stage(1, 1, math.inf)]
     grouped = spec("abcde", "1,50%", groups=(("x", 4), ("y", 1)), max_failures="25%")
     assert (grouped.stages, grouped.budgets, budgets_of(3, (4, 1))) == (tuple(stages), (1.0, 0.25), (3.0,))
+
+
+def test_a_minion_that_was_sent_the_job_and_is_silent_is_handed_over_only_if_it_would_have_said_that_it_began():
+    silent = Member(sent_at=1.0, last=Evidence.SILENT)
+    assert given_up(silent, spec("a", "1", offline="queue", acks=True)) is Outcome.OFFLINE
+    assert given_up(silent, spec("a", "1", offline="queue")) is Outcome.LOST

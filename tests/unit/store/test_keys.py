@@ -39,8 +39,7 @@ def test_no_two_ids_are_the_same_to_mysql(one, other):
 
 @given(text=TEXT)
 def test_no_id_hides_behind_a_time_stamp_or_becomes_a_query(text):
-    keys = Keys("etcd")
-    key = keys.key(text)
+    key = Keys("etcd").key(text)
     if key is not None:
         assert not key.endswith(".tstamp") and not key.startswith("_")
         assert not set("?#%&; ") & set(key)
