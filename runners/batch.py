@@ -40,7 +40,7 @@ __func_alias__ = {"list_": "list"}
 __opts__: Mapping[str, Any]
 
 #: Seconds to wait for the answer to a request, which is on the disk by then.
-_STOP_PATIENCE = 30.0
+_PATIENCE = 30.0
 #: What to call once a request is carried out.
 _NEXT = {"pause": "resume", **dict.fromkeys(("stop", "resume", "approve"), "watch")}
 
@@ -528,7 +528,7 @@ def retry(jid: object, which: object = "failed") -> Any:
     if lost := [name for name in spec.minions if stands[name][1] == "lost"]:
         runner.note(globals(), f"The job may run a second time on {counted(len(lost), 'lost minion')}")
     if not batch.finished:
-        runner.note(globals(), f"Batch {batch.spec.jid} {starting.goes_on(batch)}")
+        runner.note(globals(), f"Batch {batch.spec.jid} {starting.not_ended(batch)}")
     elif unsent and not {"all", "pending"}.intersection(which):
         left = f"left out: {counted(unsent, 'minion')} that it was not sent to; which=pending takes them"
         runner.note(globals(), f"Batch {batch.spec.jid}: {left}")
@@ -713,7 +713,7 @@ def _look(jid: str) -> catalog.Found:
     found = _catalog().find(jid)
     if found.summary["state"] not in summary.OVER or not found.summary.get("queued"):
         return found
-    until = time.monotonic() + _STOP_PATIENCE
+    until = time.monotonic() + _PATIENCE
     while requests.is_running(__opts__, JOB_RETRY) and time.monotonic() < until:
         if all(request.get("jid") != jid for request in requests.waiting(__opts__, JOB_RETRY)):
             break
@@ -741,7 +741,7 @@ def _request(verb: str, rights: CallerRights, batch: Batch, **more: object) -> b
     if batch.finished:
         return _done(verb, jid, False)
     request = {"do": verb, "jid": jid, "user": rights.who.name, **more}
-    answer = requests.ask(__opts__, BATCH_MANAGER, request, _STOP_PATIENCE, keep=True)
+    answer = requests.ask(__opts__, BATCH_MANAGER, request, _PATIENCE, keep=True)
     # Without an engine it is None: nothing is published meanwhile, and an engine that starts takes the request first.
     return True if answer is None else _done(verb, jid, answer)
 

@@ -243,7 +243,7 @@ def asked_again(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
     return {**taken, **given, "kwarg": {**kwarg, **kinds.MAPPING.given("kwarg", given.get("kwarg"))}}
 
 
-def goes_on(batch: Batch) -> str:
+def not_ended(batch: Batch) -> str:
     """Return on how many minions a batch has not ended. Whether and when it goes on there, its status says."""
     count = sum("open" in record for record in records_of(batch).values())
     return f"has not ended on {counted(count, 'minion')}; batch.status {batch.spec.jid} says how it stands"
@@ -264,7 +264,8 @@ def next_batch(
     if not chosen:
         how = "unsuccessful" if "all" in which else " or ".join(which)
         told = [f"No minion of batch {spec.jid} {'is' if batch.finished else 'has ended as'} {how}"]
-        told += [f"it {goes_on(batch)}"] * (not batch.finished)
+        if not batch.finished:
+            told.append(f"it {not_ended(batch)}")
         if retries:
             told.append(f"it was retried by {', '.join(one.spec.jid for one in retries)}")
         if queued := batch.counts[Outcome.QUEUED]:

@@ -209,8 +209,7 @@ def minions(found: Mapping[str, Row], page: Page) -> None:
         text = f"{state} ({why}{longest})" if why else state
         page.names(f"{text}, {len(names):,}:", names, _MANY_LINES if state in summary.BAD else _FEW_LINES)
     page.fold(ROWS)
-    over = [record for record in found.values() if not record.get("open")]
-    bad = {record.get("retry_state") or record["state"] for record in over}.intersection(summary.BAD)
+    bad = {one.get("retry_state") or one["state"] for one in found.values() if "open" not in one} & {*summary.BAD}
     retry = _retry(dict.fromkeys(bad, 1))  # pending ones may still get it
     lost = [one.get("retry", "") for one in found.values() if (one.get("retry_state") or one["state"]) == "lost"]
     other = f"job_retry.list jid={page.jid}" if bad else f"batch.status {page.jid}"
